@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package fd gives a file descriptor an owner.
+package fd
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// FD owns a descriptor of any kind until Close or Disown. An FD that is lost
+// without either is closed when the garbage collector finds it; tests fail on
+// it, see [Open].
+//
+// Int, Close, Disown and Dup are safe for concurrent use. As with any
+// descriptor, a number got from Int must not be used after Close.
+type FD struct {
+	n       atomic.Int64 // -1 once closed or disowned
+	cleanup runtime.Cleanup
+}
+
+// New takes ownership of descriptor n, which it neither duplicates nor checks.
+func New(n int) (*FD, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("own descriptor: %d is none", n)
+	}
+	f := new(FD)
+	f.n.Store(int64(n))
+	f.cleanup = runtime.AddCleanup(f, func(n int) {
+		forget(n)
+		_ = unix.Close(n) // nobody is left who could be told
+	}, n)
+	remember(n)
+	return f, nil
+}
+
+// Int is the descriptor's number, -1 after Close or Disown.
+func (f *FD) Int() int { return int(f.n.Load()) }
+
+// Close closes the descriptor. A second Close, or one after Disown, does nothing.
+func (f *FD) Close() error {
+	n := f.Disown()
+	if n < 0 {
+		return nil
+	}
+	if err := unix.Close(n); err != nil {
+		return fmt.Errorf("close descriptor %d: %w", n, err)
+	}
+	return nil
+}
+
+// Disown hands the descriptor to the caller, who has to close it; -1 if the FD
+// owns none any more.
+func (f *FD) Disown() int {
+	n := int(f.n.Swap(-1))
+	if n >= 0 {
+		f.cleanup.Stop()
+		forget(n)
+	}
+	return n
+}
+
+// Dup makes a second descriptor, close-on-exec, of the same open file. The
+// caller owns it.
+func (f *FD) Dup() (*FD, error) {
+	n, err := unix.FcntlInt(uintptr(f.Int()), unix.F_DUPFD_CLOEXEC, 0)
+	runtime.KeepAlive(f)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return New(n)
+}
+
+// owned remembers the stack that made each FD, and only in test binaries: it is
+// a debugging aid of the process, not state that a caller could depend on.
+var owned struct {
+	mu     sync.Mutex
+	stacks map[int]string
+}
+
+func remember(n int) {
+	if !tracing() {
+		return
+	}
+	stack := string(debug.Stack())
+	owned.mu.Lock()
+	defer owned.mu.Unlock()
+	if owned.stacks == nil {
+		owned.stacks = make(map[int]string)
+	}
+	owned.stacks[n] = stack
+}
+
+func forget(n int) {
+	owned.mu.Lock()
+	defer owned.mu.Unlock()
+	delete(owned.stacks, n)
+}
+
+// Open lists the stacks that made the descriptors that are owned now. It is
+// empty outside of test binaries.
+func Open() []string {
+	owned.mu.Lock()
+	defer owned.mu.Unlock()
+	var list []string
+	for _, s := range owned.stacks {
+		list = append(list, s)
+	}
+	return list
+}

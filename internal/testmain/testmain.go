@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package testmain is what the tests of a package that opens descriptors run
+// under: a descriptor or a goroutine that outlives them fails the run.
+package testmain
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// Run runs the tests and exits. Call it from TestMain and do nothing after it.
+func Run(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.fuzz"); f != nil && f.Value.String() != "" {
+		os.Exit(m.Run()) // the fuzzing engine keeps pipes and workers of its own
+	}
+	before := open()
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "testmain: goroutines are left:", err)
+			code = 1
+		}
+		for _, leak := range fd.Open() {
+			fmt.Fprintln(os.Stderr, "testmain: descriptor is left, made at:\n"+leak)
+			code = 1
+		}
+		after := open()
+		for _, n := range slices.Sorted(maps.Keys(after)) {
+			if _, ok := before[n]; !ok {
+				fmt.Fprintf(os.Stderr, "testmain: descriptor %s is left: %s\n", n, after[n])
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// open lists this process's descriptors by number. Those that Go's runtime opens
+// once and keeps (its poller) are not anybody's leak.
+func open() map[string]string {
+	list := make(map[string]string)
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return list
+	}
+	for _, e := range entries {
+		to, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err != nil || strings.HasPrefix(to, "anon_inode:[event") || strings.HasPrefix(to, "/proc/") && strings.HasSuffix(to, "/fd") {
+			continue
+		}
+		list[e.Name()] = to
+	}
+	return list
+}
