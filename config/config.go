@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package config reads wcache.toml. What is not said has a default that works,
+// what is not known is an error with file and line, and a file that doesn't
+// exist says nothing.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// MaxFile is the largest configuration file that is read, in bytes.
+const MaxFile = 1 << 20
+
+// Config is the configuration of one instance. The zero value is not valid; see
+// [Default].
+type Config struct {
+	// Roots are model directories, folders of them, or Hugging Face caches, in
+	// which a model is looked for. The user's own Hugging Face cache is always one.
+	Roots []string `toml:"roots"`
+	// Pins are model directories. Where several directories fit a request, the
+	// pinned one is meant; entries of pinned directories are not evicted.
+	Pins []string `toml:"pins"`
+	// Policy says what may be loaded: PolicyAny or PolicyPinned.
+	Policy string `toml:"policy"`
+	// Budget is the most memory that entries may hold together, 0 for no limit
+	// but the device's.
+	Budget Bytes `toml:"budget"`
+	// IdleExit is how long an instance that holds nothing stays, 0 for always.
+	IdleExit Duration `toml:"idle_exit"`
+	// RequestTimeout bounds the reading of one request and the writing of one reply.
+	RequestTimeout Duration `toml:"request_timeout"`
+	// LoadTimeout bounds one load, from the start of the loader to its last byte.
+	LoadTimeout Duration `toml:"load_timeout"`
+	// Handles is the form in which host memory is handed out: HandlesMapped or
+	// HandlesValue.
+	Handles string `toml:"handles"`
+	// Assume names what an engine of an old release doesn't say and is to be
+	// taken as in the checkpoint: AssumeRope.
+	Assume []string `toml:"assume"`
+	// Workers is the number of threads of a load, 0 for as many as suit the machine.
+	Workers int `toml:"workers"`
+	// LogLevel is debug, info, warn or error.
+	LogLevel string `toml:"log_level"`
+}
+
+// Words of the configuration.
+const (
+	PolicyAny     = "any"
+	PolicyPinned  = "pinned"
+	HandlesMapped = "mapped"
+	HandlesValue  = "value"
+	AssumeRope    = "rope"
+)
+
+// maxWorkers is more than the cores of any machine that is known.
+const maxWorkers = 1024
+
+// Default is the configuration when no file says anything.
+func Default() Config {
+	return Config{
+		Policy:         PolicyAny,
+		IdleExit:       Duration(10 * time.Minute),
+		RequestTimeout: Duration(10 * time.Second),
+		LoadTimeout:    Duration(time.Hour),
+		Handles:        HandlesMapped,
+		LogLevel:       "info",
+	}
+}
+
+// Error is a fault in a configuration file.
+type Error struct {
+	File string
+	Line int // from 1, 0 where no line is to blame
+	Text string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("read configuration: %s: %s", e.File, e.Text)
+	}
+	return fmt.Sprintf("read configuration: %s:%d: %s", e.File, e.Line, e.Text)
+}
+
+// Paths are the files that count for a user, in the order in which they are
+// read: the system's, then the user's own.
+func Paths(env func(string) string) []string {
+	home := env("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(home) { // the XDG specification ignores relative paths
+		home = filepath.Join(env("HOME"), ".config")
+	}
+	return []string{"/etc/wcache/wcache.toml", filepath.Join(home, "wcache", "wcache.toml")}
+}
+
+// Load reads the files in order, each over what came before, with the table of
+// the named instance over its file's top level. A file that doesn't exist is
+// passed over. The error is an [*Error] where a file's content is to blame.
+func Load(paths []string, instance string, env func(string) string) (Config, error) {
+	c := Default()
+	for _, p := range paths {
+		text, err := read(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Config{}, err
+		}
+		if c, err = merge(c, p, text, instance); err != nil {
+			return Config{}, err
+		}
+	}
+	c.Roots = expand(c.Roots, env)
+	c.Pins = expand(c.Pins, env)
+	return c, nil
+}
+
+func read(path string) (string, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("read configuration: %w", err)
+	}
+	if !st.Mode().IsRegular() || st.Size() > MaxFile {
+		return "", &Error{File: path, Text: fmt.Sprintf("not a regular file of at most %d bytes", MaxFile)}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read configuration: %w", err)
+	}
+	return string(b), nil
+}
+
+// merge reads one file over base.
+func merge(base Config, file, text, instance string) (Config, error) {
+	document := struct {
+		Config
+		Instance map[string]toml.Primitive `toml:"instance"`
+	}{Config: base}
+	meta, err := toml.Decode(text, &document)
+	if err != nil {
+		return Config{}, parseError(file, err)
+	}
+	result := document.Config
+	if f := result.check(); f != nil {
+		return Config{}, &Error{File: file, Line: lineOf(text, toml.Key{f.key}), Text: f.Error()}
+	}
+	// Every instance's table is read, so that all instances agree on whether a
+	// file is sound.
+	for _, name := range slices.Sorted(maps.Keys(document.Instance)) {
+		over := document.Config
+		if err := meta.PrimitiveDecode(document.Instance[name], &over); err != nil {
+			return Config{}, parseError(file, err)
+		}
+		if f := over.check(); f != nil {
+			return Config{}, &Error{File: file, Line: lineOf(text, toml.Key{"instance", name, f.key}), Text: f.Error()}
+		}
+		if name == instance {
+			result = over
+		}
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return Config{}, &Error{File: file, Line: lineOf(text, unknown[0]), Text: fmt.Sprintf("unknown key %q", unknown[0])}
+	}
+	return result, nil
+}
+
+// position is how the parser words the place of a fault. Only some of its errors
+// are of a type that has it as a field.
+var position = regexp.MustCompile(`(?s)^toml: line (\d+)(?: \(last key "(.*?)"\))?: (.*)$`)
+
+func parseError(file string, err error) error {
+	m := position.FindStringSubmatch(err.Error())
+	if m == nil {
+		return &Error{File: file, Text: err.Error()}
+	}
+	line, _ := strconv.Atoi(m[1]) // digits; too many of them are no line
+	text := m[3]
+	if m[2] != "" {
+		text = m[2] + ": " + text
+	}
+	return &Error{File: file, Line: line, Text: text}
+}
+
+// fault is a key whose value is out of its range.
+type fault struct{ key, text string }
+
+func (f *fault) Error() string { return f.key + ": " + f.text }
+
+func (c *Config) check() *fault {
+	oneOf := func(key, got string, words ...string) *fault {
+		if slices.Contains(words, got) {
+			return nil
+		}
+		return &fault{key, fmt.Sprintf("%q is none of %s", got, strings.Join(words, ", "))}
+	}
+	faults := []*fault{
+		oneOf("policy", c.Policy, PolicyAny, PolicyPinned),
+		oneOf("handles", c.Handles, HandlesMapped, HandlesValue),
+		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
+	}
+	for _, a := range c.Assume {
+		faults = append(faults, oneOf("assume", a, AssumeRope))
+	}
+	if c.Workers < 0 || c.Workers > maxWorkers {
+		faults = append(faults, &fault{"workers", fmt.Sprintf("%d is not from 0 to %d", c.Workers, maxWorkers)})
+	}
+	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout} {
+		if d == 0 {
+			faults = append(faults, &fault{key, "must be more than 0"})
+		}
+	}
+	for key, list := range map[string][]string{"roots": c.Roots, "pins": c.Pins} {
+		for _, p := range list {
+			if !filepath.IsAbs(p) && p != "~" && !strings.HasPrefix(p, "~/") {
+				faults = append(faults, &fault{key, fmt.Sprintf("%q is neither an absolute path nor starts with ~/", p)})
+			}
+		}
+	}
+	faults = slices.DeleteFunc(faults, func(f *fault) bool { return f == nil })
+	if len(faults) == 0 {
+		return nil
+	}
+	return slices.MinFunc(faults, func(a, b *fault) int { return strings.Compare(a.key, b.key) })
+}
+
+// expand replaces a leading ~ by the home directory.
+func expand(paths []string, env func(string) string) []string {
+	var list []string
+	for _, p := range paths {
+		if p == "~" || strings.HasPrefix(p, "~/") {
+			p = filepath.Join(env("HOME"), p[1:])
+		}
+		list = append(list, filepath.Clean(p))
+	}
+	return list
+}
