@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package pickle reads and writes the part of Python's pickle format that
+// vLLM's weight cache messages are made of, as specified in CPython's
+// Lib/pickletools.py: protocols 4 and 5, without persistent ids, extension
+// codes and out-of-band buffers.
+//
+// # Decoding
+//
+// [Decode] constructs nothing. A class or a function that a pickle names is a
+// [Global], making an object is an [Object], calling a function is a [Call]: all
+// of them data, and only those names are let in that the caller allows. The
+// opcodes are a closed list, and depth and number of values are bounded. What
+// comes back is a tree of finite size: no value contains itself.
+//
+// # Encoding
+//
+// [Encode] writes a tree the way CPython's pickle.dumps does, byte for byte
+// unless Python would have noticed that two equal strings are one object. An
+// [Encoder] writes opcode by opcode, for messages that are worth it.
+package pickle
+
+import "fmt"
+
+// Limits of what [Decode] takes.
+const (
+	// MaxDepth is how deep values and marks may be nested. vLLM's replies nest
+	// ten deep.
+	MaxDepth = 32
+	// DefaultItems is how many values a pickle may hold where Options says
+	// nothing. A request of vLLM 0.33 holds about 60.
+	DefaultItems = 1 << 14
+)
+
+// The values of a pickle are nil, bool, int64, float64, string, []byte, [Tuple],
+// *[List], *[Dict], [Global], *[Object] and *[Call].
+type (
+	// Tuple is a Python tuple.
+	Tuple []any
+
+	// List is a Python list.
+	List struct{ Items []any }
+
+	// Dict is a Python dict with string keys, in the order of the pickle. Keys
+	// that come twice are kept twice.
+	Dict struct{ Items []Item }
+
+	// Item is one key of a Dict with its value.
+	Item struct {
+		Key   string
+		Value any
+	}
+
+	// Global is the name of a class, a function or another attribute of a module.
+	// Name may be dotted: "UntypedStorage.from_file".
+	Global struct{ Module, Name string }
+
+	// Object is an instance of Class as __new__ makes it from Args, with the
+	// state that it is given then. State is nil where it is given none.
+	Object struct {
+		Class Global
+		Args  Tuple
+		State any
+	}
+
+	// Call is what Func returns for Args.
+	Call struct {
+		Func Global
+		Args Tuple
+	}
+)
+
+// Get is the value of a key. Of two equal keys the later counts, as in Python.
+func (d *Dict) Get(key string) (any, bool) {
+	for i := len(d.Items) - 1; i >= 0; i-- {
+		if d.Items[i].Key == key {
+			return d.Items[i].Value, true
+		}
+	}
+	return nil, false
+}
+
+// String is the dotted path, such as "torch.Size".
+func (g Global) String() string { return g.Module + "." + g.Name }
+
+// SyntaxError is a pickle that is malformed, or well-formed and outside of what
+// this package reads.
+type SyntaxError struct {
+	Offset int // bytes from the pickle's start, of the opcode
+	Reason string
+}
+
+func (e *SyntaxError) Error() string {
+	return fmt.Sprintf("decode pickle: byte %d: %s", e.Offset, e.Reason)
+}
+
+// GlobalError is a pickle that names a class or function that it must not.
+type GlobalError struct{ Module, Name string }
+
+func (e *GlobalError) Error() string {
+	return fmt.Sprintf("decode pickle: global %q of module %q is not allowed", e.Name, e.Module)
+}
+
+// LimitError is a pickle that is too deep or holds too much.
+type LimitError struct {
+	What string // what there is too much of
+	Max  int
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("decode pickle: over %d %s", e.Max, e.What)
+}
+
+// The opcodes, named as in CPython's Lib/pickle.py.
+const (
+	opMark            = '('
+	opStop            = '.'
+	opBinInt          = 'J'
+	opBinInt1         = 'K'
+	opBinInt2         = 'M'
+	opNone            = 'N'
+	opReduce          = 'R'
+	opBinUnicode      = 'X'
+	opAppend          = 'a'
+	opBuild           = 'b'
+	opEmptyDict       = '}'
+	opAppends         = 'e'
+	opBinGet          = 'h'
+	opLongBinGet      = 'j'
+	opEmptyList       = ']'
+	opSetItem         = 's'
+	opTuple           = 't'
+	opEmptyTuple      = ')'
+	opSetItems        = 'u'
+	opBinFloat        = 'G'
+	opProto           = 0x80
+	opNewObj          = 0x81
+	opTuple1          = 0x85
+	opTuple2          = 0x86
+	opTuple3          = 0x87
+	opNewTrue         = 0x88
+	opNewFalse        = 0x89
+	opLong1           = 0x8a
+	opBinBytes        = 'B'
+	opShortBinBytes   = 'C'
+	opShortBinUnicode = 0x8c
+	opBinBytes8       = 0x8e
+	opStackGlobal     = 0x93
+	opMemoize         = 0x94
+	opFrame           = 0x95
+)
+
+// Python writes protocol 5 and reads all below. Protocols under 4 have no
+// STACK_GLOBAL and need opcodes that are not on the list above.
+const (
+	minProtocol = 4
+	maxProtocol = 5
+)
