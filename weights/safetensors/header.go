@@ -5,25 +5,41 @@
 // holds, and where. It never reads their data.
 //
 // The format is that of the safetensors crate, release 0.8: eight bytes of
-// little-endian length, that many bytes of JSON, and the data.
+// little-endian length, that many bytes of JSON, and the data. What the crate
+// takes and the format's description forbids is refused: space before the first
+// brace, a name that comes twice, a tensor written as an array, and a dimension
+// that only an unsigned integer could hold.
 package safetensors
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/wcache/wcache/tensor"
 )
 
-// MaxHeader is the limit of a header's JSON in bytes, from MAX_HEADER_SIZE in the
-// crate's tensor.rs.
+// MaxHeader is the limit of a header's JSON in bytes, MAX_HEADER_SIZE of the
+// crate's tensor.rs. It bounds the number of tensors too, at about two million.
 const MaxHeader = 100_000_000
+
+// maxDepth is how deep fields that nobody knows may nest, as in serde_json.
+const maxDepth = 127
+
+// lengthBytes is the size of the length in front of the JSON.
+const lengthBytes = 8
 
 // Header is what a file says of itself. It is safe for concurrent use as long as
 // nobody writes to it.
 type Header struct {
 	Raw      []byte            // the JSON as it lies in the file, padding included
-	Tensors  []Tensor          // by offset, then by name; their data is without holes
+	Tensors  []Tensor          // by offset, then by name; their data leaves no holes
 	Metadata map[string]string // __metadata__, nil without one
 	Data     int64             // bytes from the file's start to the data
 }
@@ -36,7 +52,7 @@ type Tensor struct {
 	Begin, End int64   // bytes from Header.Data
 }
 
-// FormatError is the rule that a file breaks. It names no file: callers do.
+// FormatError is the rule that a file breaks. It names no file; callers do.
 type FormatError struct {
 	Tensor string // "" where it is the header as a whole
 	Reason string
@@ -49,13 +65,230 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("read safetensors header: tensor %q: %s", e.Tensor, e.Reason)
 }
 
-// ReadHeader reads and checks the header of a file of size bytes. The error is a
-// [*FormatError] where the file is at fault, else what r returned.
-func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
-	panic("not yet")
+// ReadRaw reads the JSON of a file of size bytes and checks nothing but its
+// length, which is all that a checkpoint hash needs. The error is a
+// [*FormatError] where the file is at fault, else it wraps what r returned.
+func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
+	if size < lengthBytes {
+		return nil, &FormatError{Reason: fmt.Sprintf("a file of %d bytes has no room for the header's length", size)}
+	}
+	var length [lengthBytes]byte
+	if err := readAt(r, length[:], 0); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	switch {
+	case n == 0:
+		return nil, &FormatError{Reason: "its length is 0"}
+	case n > MaxHeader:
+		return nil, &FormatError{Reason: fmt.Sprintf("its length of %d bytes is over the format's limit of %d", n, MaxHeader)}
+	case int64(n) > size-lengthBytes:
+		return nil, &FormatError{Reason: fmt.Sprintf("its length of %d bytes runs past the end of a file of %d", n, size)}
+	}
+	raw := make([]byte, n)
+	if err := readAt(r, raw, lengthBytes); err != nil {
+		return nil, err
+	}
+	return raw, nil
 }
 
-// ReadRaw reads a header's JSON and checks its length alone.
-func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
-	panic("not yet")
+func readAt(r io.ReaderAt, b []byte, off int64) error {
+	n, err := r.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read safetensors header: %w", err)
+}
+
+// ReadHeader reads and checks the header of a file of size bytes. The error is a
+// [*FormatError] where the file is at fault, else it wraps what r returned.
+func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
+	raw, err := ReadRaw(r, size)
+	if err != nil {
+		return nil, err
+	}
+	h, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.check(size - h.Data); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// parse reads the JSON: a map of names to tensors, with one name set apart for
+// the file's metadata.
+func parse(raw []byte) (*Header, error) {
+	if raw[0] != '{' {
+		return nil, &FormatError{Reason: fmt.Sprintf("it starts with %q, not with '{'", raw[0])}
+	}
+	if !utf8.Valid(raw) {
+		return nil, &FormatError{Reason: "it is not UTF-8"}
+	}
+	const entryBytes = 100 // of JSON a tensor, as in most files
+	p := parser{
+		scanner: scanner{text: raw},
+		header:  &Header{Raw: raw, Data: lengthBytes + int64(len(raw))},
+		names:   make(map[string]struct{}, len(raw)/entryBytes),
+	}
+	p.header.Tensors = make([]Tensor, 0, len(raw)/entryBytes)
+	p.object(p.entry)
+	p.end()
+	if p.err != nil {
+		return nil, &FormatError{Tensor: p.tensor, Reason: p.err.Error()}
+	}
+	return p.header, nil
+}
+
+type parser struct {
+	scanner
+	header *Header
+	names  map[string]struct{}
+	tensor string // the one that is being read
+	dims   []int64
+}
+
+func (p *parser) entry(key []byte) {
+	name := string(key)
+	if name == "__metadata__" {
+		p.metadata()
+		return
+	}
+	p.tensor = name
+	if _, ok := p.names[name]; ok {
+		p.fail("named twice")
+		return
+	}
+	p.names[name] = struct{}{}
+	p.header.Tensors = append(p.header.Tensors, p.info(name))
+	if p.err == nil {
+		p.tensor = ""
+	}
+}
+
+func (p *parser) metadata() {
+	if p.header.Metadata != nil {
+		p.fail("__metadata__ comes twice")
+		return
+	}
+	p.header.Metadata = make(map[string]string)
+	if p.word("null") {
+		return
+	}
+	p.object(func(key []byte) {
+		name := string(key)
+		if _, ok := p.header.Metadata[name]; ok {
+			p.fail("__metadata__ has %q twice", name)
+			return
+		}
+		p.header.Metadata[name] = string(p.str())
+	})
+}
+
+// info reads what is said of one tensor. Fields that are new are skipped, as the
+// crate does.
+func (p *parser) info(name string) Tensor {
+	t := Tensor{Name: name}
+	var dtype, shape, offsets bool
+	once := func(seen *bool, key []byte) {
+		if *seen {
+			p.fail("%s comes twice", key)
+		}
+		*seen = true
+	}
+	p.object(func(key []byte) {
+		switch string(key) {
+		case "dtype":
+			once(&dtype, key)
+			name := p.str()
+			d, err := tensor.ParseDType(string(name))
+			if err != nil {
+				p.fail("unknown dtype %q", name)
+			}
+			t.DType = d
+		case "shape":
+			once(&shape, key)
+			t.Shape = p.shape()
+		case "data_offsets":
+			once(&offsets, key)
+			p.expect('[')
+			t.Begin = p.integer()
+			p.expect(',')
+			t.End = p.integer()
+			p.expect(']')
+		default:
+			p.skip(maxDepth - 2)
+		}
+	})
+	switch {
+	case !dtype:
+		p.fail("no dtype")
+	case !shape:
+		p.fail("no shape")
+	case !offsets:
+		p.fail("no data_offsets")
+	}
+	return t
+}
+
+// shape takes its memory from a slab: a header has as many shapes as tensors.
+func (p *parser) shape() []int64 {
+	const slab = 1024
+	if cap(p.dims)-len(p.dims) < tensor.MaxDims {
+		p.dims = make([]int64, 0, slab)
+	}
+	from := len(p.dims)
+	p.array(func() { p.dims = append(p.dims, p.integer()) })
+	return p.dims[from:len(p.dims):len(p.dims)]
+}
+
+// check holds the tensors against each other and against a file with size bytes
+// of data, and sorts them.
+func (h *Header) check(size int64) error {
+	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), strings.Compare(a.Name, b.Name))
+	})
+	var end int64
+	for i := range h.Tensors {
+		t := &h.Tensors[i]
+		if reason := t.check(end, size); reason != "" {
+			return &FormatError{Tensor: t.Name, Reason: reason}
+		}
+		end = t.End
+	}
+	if end != size {
+		return &FormatError{Reason: fmt.Sprintf("the tensors cover %d bytes of data, the file has %d", end, size)}
+	}
+	return nil
+}
+
+// check gives the rule that a tensor breaks which should start at byte start of
+// size bytes of data, or "".
+func (t *Tensor) check(start, size int64) string {
+	at := func(format string) string { return fmt.Sprintf("data_offsets [%d,%d] "+format, t.Begin, t.End) }
+	switch {
+	case t.End < t.Begin:
+		return at("end before they begin")
+	case t.Begin > start:
+		return at("leave a hole") + fmt.Sprintf(": the data before ends at %d", start)
+	case t.Begin < start:
+		return at("overlap") + fmt.Sprintf(" the data before, which ends at %d", start)
+	case t.End > size:
+		return at("run past the file") + fmt.Sprintf(", which has %d bytes of data", size)
+	}
+	elements := tensor.Elements(t.Shape)
+	hi, n := bits.Mul64(uint64(elements), uint64(t.DType.Bits()))
+	switch {
+	case elements < 0 || hi != 0 || n > math.MaxInt64:
+		return fmt.Sprintf("shape %v of %s is too large", t.Shape, t.DType)
+	case n%8 != 0:
+		return fmt.Sprintf("shape %v of %s is %d bits, which ends inside a byte", t.Shape, t.DType, n)
+	case int64(n/8) != t.End-t.Begin:
+		return fmt.Sprintf("shape %v of %s needs %d bytes, data_offsets [%d,%d] give %d", t.Shape, t.DType, n/8, t.Begin, t.End, t.End-t.Begin)
+	}
+	return ""
 }
