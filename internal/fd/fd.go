@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package fd gives a file descriptor an owner.
+// Package fd gives a file descriptor an owner, and reads and writes the sealed
+// memory files (memfd_create(2)) in which wcache's processes hand each other data.
 package fd
 
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +32,7 @@ func New(n int) (*FD, error) {
 	f := new(FD)
 	f.n.Store(int64(n))
 	f.cleanup = runtime.AddCleanup(f, func(n int) {
-		forget(n)
+		lose(n)
 		_ = unix.Close(n) // nobody is left who could be told
 	}, n)
 	remember(n)
@@ -75,42 +74,4 @@ func (f *FD) Dup() (*FD, error) {
 		return nil, fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	return New(n)
-}
-
-// owned remembers the stack that made each FD, and only in test binaries: it is
-// a debugging aid of the process, not state that a caller could depend on.
-var owned struct {
-	mu     sync.Mutex
-	stacks map[int]string
-}
-
-func remember(n int) {
-	if !tracing() {
-		return
-	}
-	stack := string(debug.Stack())
-	owned.mu.Lock()
-	defer owned.mu.Unlock()
-	if owned.stacks == nil {
-		owned.stacks = make(map[int]string)
-	}
-	owned.stacks[n] = stack
-}
-
-func forget(n int) {
-	owned.mu.Lock()
-	defer owned.mu.Unlock()
-	delete(owned.stacks, n)
-}
-
-// Open lists the stacks that made the descriptors that are owned now. It is
-// empty outside of test binaries.
-func Open() []string {
-	owned.mu.Lock()
-	defer owned.mu.Unlock()
-	var list []string
-	for _, s := range owned.stacks {
-		list = append(list, s)
-	}
-	return list
 }
