@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package device is what wcache needs of the memory that engines map: make some,
+// fill it, and turn it into a descriptor that keeps it alive without the process
+// that made it. Host memory is in device/host; device/devicetest is the suite
+// that every device passes.
+package device
+
+import (
+	"fmt"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// Device is one GPU, or the host. Its methods are safe for concurrent use.
+type Device interface {
+	// Alloc makes memory of at least the given bytes, more than 0, rounded up to
+	// Granularity. What Alloc returned can be filled to its last byte: a device
+	// that is short of memory says so here, as a *NoMemory, and not in mid-fill.
+	Alloc(bytes int64) (Buffer, error)
+	// Free is an estimate of the bytes that Alloc could still give.
+	Free() (int64, error)
+	// Granularity is the size in bytes that allocations are a multiple of.
+	Granularity() int64
+	// Close lets the device go. Segments live on; no Buffer may be in use.
+	Close() error
+}
+
+// Buffer is memory that is being filled. Its methods are safe for concurrent use.
+// Bytes that were never written are undefined.
+type Buffer interface {
+	// Bytes is the size that it really has, which is what it uses of the device.
+	Bytes() int64
+	// Writer makes one more writer.
+	Writer() (Writer, error)
+	// Seal ends the filling: the contents are final, and read-only where the
+	// device can make them so. It fails, and changes nothing, while a writer is
+	// open. The caller owns the segment; the buffer is spent.
+	Seal() (Segment, error)
+	// Close frees memory that was not sealed. It does nothing after Seal or Close.
+	// No writer may be in use.
+	Close() error
+}
+
+// Writer is one goroutine's hands in a buffer: it is made, used and closed by
+// the same goroutine, which a device may tie to its thread.
+type Writer interface {
+	// MaxBlock is the largest n that Block takes.
+	MaxBlock() int
+	// Block returns the bytes that become [off, off+n) of the buffer, to be filled
+	// and then handed over by Commit, before the next Block. They are the memory
+	// itself or staging, of undefined contents, and not to be touched after Commit.
+	// Block waits while all staging is in flight.
+	Block(off int64, n int) ([]byte, error)
+	// Commit starts the way of the last block into the buffer, and may return
+	// before it is there.
+	Commit() error
+	// Flush waits until all that was committed is in the buffer.
+	Flush() error
+	// Close flushes and lets the writer go. A second Close does nothing.
+	Close() error
+}
+
+// Segment is finished memory, which lives as long as anyone holds a descriptor
+// of it. Bytes is its size, a multiple of the device's granularity.
+type Segment struct {
+	FD    *fd.FD
+	Bytes int64
+}
+
+// NoMemory is the error of an allocation that the device has no room for.
+type NoMemory struct {
+	Want int64 // bytes asked for
+	Free int64 // bytes that were free, an estimate
+}
+
+func (e *NoMemory) Error() string {
+	return fmt.Sprintf("allocate %d bytes: only %d are free", e.Want, e.Free)
+}

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package host is the device of machines without a GPU: segments are sealed
+// memory files (memfd_create(2)), which torch maps by /proc/PID/fd/N.
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// reserveStep is how many bytes are reserved by one fallocate(2): a signal that
+// interrupts the call, such as those of Go's scheduler, undoes the whole call.
+const reserveStep = 64 << 20
+
+// Device is the memory of the host.
+type Device struct{}
+
+// Open returns the host's memory. There is nothing to open, so it can't fail.
+func Open() *Device { return &Device{} }
+
+// Granularity is the size of a page.
+func (*Device) Granularity() int64 { return int64(os.Getpagesize()) }
+
+// Free is what the kernel could give without swapping, within the memory limits
+// of this process's control groups.
+func (*Device) Free() (int64, error) { return available(os.DirFS("/")) }
+
+// Close does nothing.
+func (*Device) Close() error { return nil }
+
+// Alloc reserves the pages at once. A page that is found missing only when it is
+// written would be a SIGBUS.
+func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
+	free, err := d.Free()
+	if err != nil {
+		return nil, err
+	}
+	page := d.Granularity()
+	switch {
+	case bytes <= 0:
+		return nil, fmt.Errorf("allocate host memory: %d bytes", bytes)
+	case bytes > free:
+		return nil, &device.NoMemory{Want: bytes, Free: free}
+	}
+	bytes = (bytes + page - 1) / page * page
+
+	f, err := fd.Memory("wcache-segment")
+	if err != nil {
+		return nil, err
+	}
+	mem, err := reserve(f, bytes)
+	if err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOSPC) {
+			return nil, &device.NoMemory{Want: bytes, Free: free}
+		}
+		return nil, fmt.Errorf("allocate %d bytes of host memory: %w", bytes, err)
+	}
+	return &buffer{f: f, mem: mem}, nil
+}
+
+// reserve gives a memory file its size and its pages, and maps it.
+func reserve(f *fd.FD, bytes int64) ([]byte, error) {
+	if err := unix.Ftruncate(f.Int(), bytes); err != nil {
+		return nil, err
+	}
+	mem, err := unix.Mmap(f.Int(), 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	for off := int64(0); off < bytes; {
+		err := unix.Fallocate(f.Int(), 0, off, min(reserveStep, bytes-off))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			_ = unix.Munmap(mem)
+			return nil, err
+		}
+		off += reserveStep
+	}
+	return mem, nil
+}
+
+var errSpent = errors.New("the buffer is sealed or closed")
+
+type buffer struct {
+	mu      sync.Mutex
+	f       *fd.FD
+	mem     []byte // nil once sealed or closed
+	writers int    // that are open
+}
+
+func (b *buffer) Bytes() int64 { return int64(len(b.mapping())) }
+
+func (b *buffer) mapping() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mem
+}
+
+func (b *buffer) Writer() (device.Writer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mem == nil {
+		return nil, fmt.Errorf("open writer: %w", errSpent)
+	}
+	b.writers++
+	return &writer{b: b, mem: b.mem}, nil
+}
+
+func (b *buffer) Seal() (device.Segment, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.mem == nil:
+		return device.Segment{}, fmt.Errorf("seal segment: %w", errSpent)
+	case b.writers > 0:
+		return device.Segment{}, fmt.Errorf("seal segment: %d writers are open", b.writers)
+	}
+	bytes := int64(len(b.mem))
+	if err := b.unmap(); err != nil { // the kernel seals no file that is mapped writable
+		return device.Segment{}, err
+	}
+	if err := b.f.Seal(); err != nil {
+		_ = b.f.Close()
+		return device.Segment{}, err
+	}
+	return device.Segment{FD: b.f, Bytes: bytes}, nil
+}
+
+func (b *buffer) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mem == nil {
+		return nil
+	}
+	return errors.Join(b.unmap(), b.f.Close())
+}
+
+// Preconditions: mu is held and the buffer is mapped.
+func (b *buffer) unmap() error {
+	mem := b.mem
+	b.mem = nil
+	if err := unix.Munmap(mem); err != nil {
+		return fmt.Errorf("unmap segment: %w", err)
+	}
+	return nil
+}
+
+// writer hands out the mapping itself, so there is nothing to wait for.
+type writer struct {
+	b   *buffer
+	mem []byte // nil once closed
+}
+
+func (w *writer) MaxBlock() int { return len(w.mem) }
+
+func (w *writer) Block(off int64, n int) ([]byte, error) {
+	if n <= 0 || off < 0 || off > int64(len(w.mem)-n) {
+		return nil, fmt.Errorf("write block: bytes %d+%d are not in a buffer of %d", off, n, len(w.mem))
+	}
+	return w.mem[off : off+int64(n) : off+int64(n)], nil
+}
+
+func (w *writer) Commit() error { return nil }
+
+func (w *writer) Flush() error { return nil }
+
+func (w *writer) Close() error {
+	if w.mem == nil {
+		return nil
+	}
+	w.mem = nil
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	w.b.writers--
+	return nil
+}
