@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package activation is all that a service says with systemd: it takes the
+// descriptors that it was started with, reports its state, and leaves
+// descriptors in the manager's keeping for the next process to take.
+//
+// It follows sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3) and
+// sd_pid_notify_with_fds(3), systemd 252 to 257. Nothing of systemd is linked
+// and no bus is used, so a process without a manager runs the same code: it has
+// no [Files] and a nil [Notifier].
+package activation
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// firstFD is SD_LISTEN_FDS_START: passed descriptors are numbered from here.
+const firstFD = 3
+
+// NamesBytes is how long the names of all descriptors that a service is started
+// with may be together, one more byte counted for each. They travel in one
+// environment string (Linux's MAX_ARG_STRLEN is 128 KiB), and a service whose
+// string is longer can't be executed any more, again and again. Sockets count
+// as well as what is in the fd store.
+const NamesBytes = 128<<10 - len("LISTEN_FDNAMES=")
+
+// maxFiles is the default of fs.nr_open, more than which no process has.
+const maxFiles = 1 << 20
+
+// File is a descriptor that the service was started with: a listening socket
+// of a socket unit, or something of any kind out of the fd store.
+type File struct {
+	// Name is the unit's FileDescriptorName=, or the name that [Notifier.Store]
+	// gave. Several files may share one. It is empty if no names were passed.
+	Name string
+	*fd.FD
+}
+
+// Files takes the descriptors that were passed to this process, in the order of
+// their numbers; the caller owns them. They are close-on-exec from here on. A
+// process that got none, or whose parent did, gets an empty list.
+//
+// The environment variables are removed, so that no child takes them for its
+// own and a second call finds nothing. After an error none of the descriptors
+// is left open.
+func Files() ([]File, error) {
+	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
+	for _, name := range []string{"LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		_ = os.Unsetenv(name) // fails for malformed names only
+	}
+	if pid != strconv.Itoa(os.Getpid()) || count == "" {
+		return nil, nil
+	}
+	files, err := take(count, names)
+	if err != nil {
+		return nil, fmt.Errorf("take passed descriptors: %v", err)
+	}
+	return files, nil
+}
+
+// take makes owners for count descriptors before it looks at anything that
+// could be wrong, so that closing the files is all there is to undo.
+func take(count, names string) (files []File, err error) {
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 0 || n > maxFiles {
+		return nil, fmt.Errorf("LISTEN_FDS is %q", count)
+	}
+	defer func() {
+		if err != nil {
+			for _, f := range files {
+				_ = f.Close() // err says what matters
+			}
+			files = nil
+		}
+	}()
+	var missing error
+	for i := range n {
+		if _, err := unix.FcntlInt(uintptr(firstFD+i), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+			if missing == nil {
+				missing = fmt.Errorf("number %d of LISTEN_FDS=%d: %v", firstFD+i, n, err)
+			}
+			continue
+		}
+		owner, err := fd.New(firstFD + i)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, File{FD: owner})
+	}
+	if missing != nil {
+		return files, missing
+	}
+	if names == "" {
+		return files, nil
+	}
+	list := strings.Split(names, ":")
+	if len(list) != n {
+		return files, fmt.Errorf("LISTEN_FDNAMES has %d names for %d descriptors", len(list), n)
+	}
+	for i := range files {
+		files[i].Name = list[i]
+	}
+	return files, nil
+}
+
+// Listener makes a listener of a passed Unix stream socket. The file is closed
+// in any case; the listener has a descriptor of its own, and closing it leaves
+// the socket's path alone, which belongs to the manager.
+func (f File) Listener() (*net.UnixListener, error) {
+	file := os.NewFile(uintptr(f.Disown()), f.Name)
+	defer file.Close()
+	// A connected socket would make a listener too, and fail at each Accept.
+	if err := expect(file, 1, "listening"); err != nil {
+		return nil, fmt.Errorf("listen on passed descriptor %q: %v", f.Name, err)
+	}
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("listen on passed descriptor %q: %v", f.Name, err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		_ = l.Close() // it was never used
+		return nil, fmt.Errorf("listen on passed descriptor %q: it is a %s socket", f.Name, l.Addr().Network())
+	}
+	return u, nil
+}
+
+// Conn makes a connection of a Unix stream socket that was in the fd store. The
+// file is closed in any case; the connection has a descriptor of its own.
+func (f File) Conn() (*net.UnixConn, error) {
+	file := os.NewFile(uintptr(f.Disown()), f.Name)
+	defer file.Close()
+	if err := expect(file, 0, "connected"); err != nil {
+		return nil, fmt.Errorf("adopt connection %q: %v", f.Name, err)
+	}
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("adopt connection %q: %v", f.Name, err)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		_ = c.Close() // it was never used
+		return nil, fmt.Errorf("adopt connection %q: it is a %s socket", f.Name, c.LocalAddr().Network())
+	}
+	return u, nil
+}
+
+// expect checks that file is a stream socket in the state told by SO_ACCEPTCONN.
+func expect(file *os.File, accepts int, state string) error {
+	if file == nil {
+		return errors.New("it is closed")
+	}
+	n := int(file.Fd())
+	kind, err := unix.GetsockoptInt(n, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return err
+	}
+	got, err := unix.GetsockoptInt(n, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil {
+		return err
+	}
+	if kind != unix.SOCK_STREAM || got != accepts {
+		return fmt.Errorf("it is no %s stream socket", state)
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package activation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+const (
+	// maxStatus keeps a message well below the 4096 bytes (NOTIFY_BUFFER_MAX)
+	// beyond which the manager drops it whole.
+	maxStatus = 2048
+	// sendTimeout ends the wait for a manager that doesn't read. It is longer
+	// than the second or so that it may be busy comparing stored descriptors.
+	sendTimeout = 10 * time.Second
+)
+
+// Notifier talks to the manager that started the service. A nil Notifier is
+// one without a manager: each method does nothing and reports no error.
+//
+// Safe for concurrent use, except that nothing may be called after Close.
+// Messages are datagrams: sent means queued, not done. See [Notifier.Barrier].
+type Notifier struct {
+	socket   *fd.FD
+	manager  *unix.SockaddrUnix
+	watchdog time.Duration
+	store    int // 0 is unknown
+}
+
+// NewNotifier makes the notifier that NOTIFY_SOCKET asks for, nil where it
+// isn't set. The caller closes it. The environment variables are removed, so
+// that no child takes itself for the service.
+func NewNotifier() (*Notifier, error) {
+	env := make(map[string]string)
+	for _, name := range []string{
+		"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "FDSTORE", "WCACHE_FDSTORE",
+	} {
+		env[name] = os.Getenv(name)
+		_ = os.Unsetenv(name) // fails for malformed names only
+	}
+	if env["NOTIFY_SOCKET"] == "" {
+		return nil, nil
+	}
+	n, err := connect(env)
+	if err != nil {
+		return nil, fmt.Errorf("reach the service manager: %v", err)
+	}
+	return n, nil
+}
+
+func connect(env map[string]string) (*Notifier, error) {
+	path := env["NOTIFY_SOCKET"]
+	// An @ stands for the zero byte of an abstract name, here as in package unix.
+	if path[0] != '/' && path[0] != '@' || len(path) >= len(unix.RawSockaddrUnix{}.Path) {
+		return nil, fmt.Errorf("NOTIFY_SOCKET=%q is no address of a unix socket", path)
+	}
+	n := &Notifier{manager: &unix.SockaddrUnix{Name: path}}
+	if usec, pid := env["WATCHDOG_USEC"], env["WATCHDOG_PID"]; usec != "" && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		v, err := strconv.ParseInt(usec, 10, 64)
+		if err != nil || v <= 0 || v > int64(1<<63-1)/int64(time.Microsecond) {
+			return nil, fmt.Errorf("WATCHDOG_USEC=%q is no time", usec)
+		}
+		n.watchdog = time.Duration(v) * time.Microsecond
+	}
+	for _, name := range []string{"FDSTORE", "WCACHE_FDSTORE"} {
+		if env[name] == "" {
+			continue
+		}
+		v, err := strconv.Atoi(env[name])
+		if err != nil || v < 0 {
+			return nil, fmt.Errorf("%s=%q is no number of descriptors", name, env[name])
+		}
+		n.store = v
+		break
+	}
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if n.socket, err = fd.New(s); err != nil {
+		return nil, err
+	}
+	timeout := unix.NsecToTimeval(sendTimeout.Nanoseconds())
+	if err := unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout); err != nil {
+		return nil, errors.Join(err, n.socket.Close())
+	}
+	return n, nil
+}
+
+// Close ends the notifier. The manager isn't told.
+func (n *Notifier) Close() error {
+	if n == nil {
+		return nil
+	}
+	return n.socket.Close()
+}
+
+// Ready says that the service has started, or has finished [Notifier.Reloading].
+func (n *Notifier) Ready() error { return n.send("READY=1") }
+
+// Status sets the line that "systemctl status" shows. Line breaks become spaces
+// and what isn't UTF-8 a question mark; a text over 2 KiB is cut.
+func (n *Notifier) Status(text string) error {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "?"), "?")
+	if len(text) > maxStatus {
+		end := maxStatus
+		for !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text = text[:end]
+	}
+	return n.send("STATUS=" + text)
+}
+
+// Reloading says that the configuration is being read again. Ready ends it.
+func (n *Notifier) Reloading() error {
+	// Type=notify-reload (systemd 253) wants the time, to tell this reload from
+	// an earlier one. Others ignore the line.
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000))
+}
+
+// Stopping says that the service is ending of its own will or because it was
+// told to.
+func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
+
+// ExtendTimeout asks for d from now to finish a start, a stop or a run with a
+// time limit, and counts only if it is sent before the old limit is over.
+func (n *Notifier) ExtendTimeout(d time.Duration) error {
+	return n.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds()))
+}
+
+// Watchdog says that the service works.
+func (n *Notifier) Watchdog() error { return n.send("WATCHDOG=1") }
+
+// WatchdogInterval is the time without a [Notifier.Watchdog] after which the
+// manager kills the service; half of it is a good period. 0 means that the
+// manager doesn't watch.
+func (n *Notifier) WatchdogInterval() time.Duration {
+	if n == nil {
+		return 0
+	}
+	return n.watchdog
+}
+
+// send sends one message, with descriptors that stay the caller's.
+func (n *Notifier) send(message string, fds ...int) error {
+	if n == nil {
+		return nil
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	for {
+		err := unix.Sendmsg(n.socket.Int(), []byte(message), rights, n.manager, unix.MSG_NOSIGNAL)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR): // a timeout makes sendmsg interruptible, see signal(7)
+		case errors.Is(err, unix.EAGAIN):
+			return fmt.Errorf("send %q to the service manager: it has read nothing for %v", message, sendTimeout)
+		default:
+			return fmt.Errorf("send %q to the service manager: %w", message, err)
+		}
+	}
+}

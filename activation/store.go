@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package activation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+const (
+	// maxRights is SCM_MAX_FD of Linux: the descriptors that one message takes.
+	maxRights = 253
+	// maxName is FDNAME_MAX of systemd. The manager keeps what comes under a
+	// longer name, but as "stored", from where nobody finds it again.
+	maxName = 255
+)
+
+// Store leaves duplicates of fds with the manager, which passes them as [Files]
+// called name to the next process of this service: after a restart or a crash,
+// not after a stop or a clean exit. The caller keeps fds. Descriptors of one
+// open file are kept once; a name may be used for many, and more than once.
+//
+// The manager keeps at most [Notifier.StoreLimit] descriptors and closes others
+// without telling: look first. Each one is compared with all that are there, so
+// that 2000 keep it busy for about a second. The soft limit of open files that
+// the unit sets must exceed all stored descriptors and sockets, else the next
+// start fails; Go raises that limit for itself, so it can't be seen from here.
+//
+// A name or a descriptor that can't be right is an error before anything is
+// sent. After another error some of fds may be stored: remove the name.
+func (n *Notifier) Store(name string, fds ...*fd.FD) error {
+	if n == nil {
+		return nil
+	}
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("store descriptors: %v", err)
+	}
+	numbers := make([]int, len(fds))
+	for i, f := range fds {
+		if numbers[i] = f.Int(); numbers[i] < 0 {
+			return fmt.Errorf("store descriptors as %q: number %d of %d is closed", name, i+1, len(fds))
+		}
+	}
+	for len(numbers) > 0 {
+		part := numbers[:min(len(numbers), maxRights)]
+		numbers = numbers[len(part):]
+		// Without FDPOLL=0 the manager drops what hangs up: the connection of an
+		// engine that ends during a restart, whose end somebody has to notice.
+		if err := n.send("FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", part...); err != nil {
+			return err
+		}
+	}
+	runtime.KeepAlive(fds)
+	return nil
+}
+
+// Remove has the manager close all descriptors that it keeps under name, if
+// there are any.
+func (n *Notifier) Remove(name string) error {
+	if n == nil {
+		return nil
+	}
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("remove stored descriptors: %v", err)
+	}
+	return n.send("FDSTOREREMOVE=1\nFDNAME=" + name)
+}
+
+// StoreLimit is the number of descriptors that the manager keeps for this
+// service. It is known from systemd 254 on, which passes FDSTORE; where that is
+// missing WCACHE_FDSTORE is believed, which the unit sets beside
+// FileDescriptorStoreMax=.
+func (n *Notifier) StoreLimit() (limit int, known bool) {
+	if n == nil || n.store == 0 {
+		return 0, false
+	}
+	return n.store, true
+}
+
+// Barrier returns when the manager has handled all that was sent before, or
+// with ctx's cause when that is done first.
+func (n *Notifier) Barrier(ctx context.Context) error {
+	if n == nil {
+		return nil
+	}
+	// The manager closes the pipe's other end when it comes to the message.
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	r := os.NewFile(uintptr(pipe[0]), "barrier")
+	defer r.Close()
+	err := n.send("BARRIER=1", pipe[1])
+	if err := errors.Join(err, unix.Close(pipe[1])); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // fails only once r is closed, and then nobody reads
+	})
+	defer stop()
+	_, err = r.Read(make([]byte, 1))
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("wait for the service manager: %w", context.Cause(ctx))
+	case err == nil:
+		return errors.New("wait for the service manager: it wrote to the barrier")
+	}
+	return fmt.Errorf("wait for the service manager: %w", err)
+}
+
+// checkName holds the rules of fdname_is_valid in systemd. It is strict where
+// the manager is lenient, see [maxName].
+func checkName(name string) error {
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("a name of %d bytes, not 1 to %d", len(name), maxName)
+	}
+	for i := range len(name) {
+		if c := name[i]; c < ' ' || c > '~' || c == ':' {
+			return fmt.Errorf("name %q has characters other than printable ASCII without a colon", name)
+		}
+	}
+	return nil
+}
