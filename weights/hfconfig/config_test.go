@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package hfconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/wcache/wcache/internal/testmain"
+)
+
+func TestMain(m *testing.M) { testmain.Run(m) }
+
+// recorded is an entry of testdata/configs.json: a random config.json, and what
+// transformers 5.20.2 and vLLM 0.33.0 made of it (testdata/configs.py). Sizes
+// are there for the dense family only.
+type recorded struct {
+	Config string
+	Want   struct {
+		Architectures []string
+		DType         string
+		MaxPositions  *int64
+		RopePayload   string
+
+		HiddenSize, IntermediateSize, Layers, Heads, KVHeads, HeadDim, VocabSize int64
+		TieWordEmbeddings, AttentionBias, OutputBias, MLPBias                    bool
+	}
+}
+
+func readRecorded(t testing.TB) []recorded {
+	t.Helper()
+	b, err := os.ReadFile("testdata/configs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []recorded
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestParseAsTransformers(t *testing.T) {
+	missing := 0
+	for _, r := range readRecorded(t) {
+		c, err := Parse([]byte(r.Config))
+		if err != nil {
+			t.Errorf("%s: %v", r.Config, err)
+			continue
+		}
+		w := r.Want
+		want := &Config{
+			Known: c.Known, ModelType: c.ModelType, Raw: c.Raw, Quantization: c.Quantization,
+			Architectures: w.Architectures, DType: w.DType,
+			HiddenSize: w.HiddenSize, IntermediateSize: w.IntermediateSize, Layers: w.Layers, Heads: w.Heads,
+			KVHeads: w.KVHeads, HeadDim: w.HeadDim, VocabSize: w.VocabSize, TieWordEmbeddings: w.TieWordEmbeddings,
+			AttentionBias: w.AttentionBias, OutputBias: w.OutputBias, MLPBias: w.MLPBias,
+		}
+		if !c.Known {
+			*want = *c
+			want.Architectures, want.DType = w.Architectures, w.DType
+		}
+		var m *Missing
+		if err := c.CheckRope(); errors.As(err, &m) && !c.Known {
+			missing++
+		} else if err != nil {
+			t.Errorf("%s: %v", r.Config, err)
+		} else {
+			want.MaxPositions = *w.MaxPositions
+			want.Rope = payloadRope(t, w.RopePayload)
+			c.Rope = integral(c.Rope)
+		}
+		if diff := cmp.Diff(want, c, cmpopts.IgnoreUnexported(Config{}), cmpopts.IgnoreFields(Config{}, "Raw", "Quantization")); diff != "" {
+			t.Errorf("%s (-transformers +Parse):\n%s", r.Config, diff)
+		}
+	}
+	// Unknown classes may be refused, but those whose rope is complete are not.
+	if missing < 20 || missing > 100 {
+		t.Errorf("%d configurations of unknown classes lack a value", missing)
+	}
+}
+
+// payloadRope is the rope_parameters of the text that vLLM hashes.
+func payloadRope(t *testing.T, payload string) Rope {
+	t.Helper()
+	v, err := decode([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := v.(map[string]any)["rope_parameters"].(map[string]any)
+	return m
+}
+
+// integral makes integers of integral floats, as that text has them.
+func integral(r Rope) Rope {
+	if r == nil {
+		return nil
+	}
+	b, _ := json.Marshal(map[string]any(r)) // writes 1.0 as 1
+	v, err := decode(b)
+	if err != nil {
+		panic(err)
+	}
+	return v.(map[string]any)
+}
+
+func TestReadCheckpoints(t *testing.T) {
+	type size struct {
+		Known             bool
+		Heads, KV, Dim    int64
+		Positions         int64
+		Rope              string
+		DType             string
+		Tied, QKV, O, MLP bool
+	}
+	want := map[string]size{
+		"llama":         {Known: true, Heads: 8, KV: 4, Dim: 8, Positions: 128, Rope: "default", DType: "bfloat16"},
+		"llama_bias":    {Known: true, Heads: 8, KV: 4, Dim: 8, Positions: 128, Rope: "default", DType: "bfloat16", QKV: true, O: true, MLP: true},
+		"llama_tied":    {Known: true, Heads: 8, KV: 4, Dim: 8, Positions: 128, Rope: "default", DType: "bfloat16", Tied: true},
+		"qwen2":         {Known: true, Heads: 4, KV: 2, Dim: 16, Positions: 128, Rope: "default", DType: "bfloat16", QKV: true},
+		"v4cfg_minimal": {Known: true, Heads: 8, KV: 4, Dim: 8, Positions: 128, Rope: "default", DType: "bfloat16"},
+		"rope_llama3":   {Known: true, Heads: 8, KV: 4, Dim: 16, Positions: 512, Rope: "llama3", DType: "bfloat16"},
+		"gpt2":          {Positions: 128, DType: "bfloat16", Tied: true},
+	}
+	for name, want := range want {
+		c, err := Read(filepath.Join("..", "..", "testdata", "checkpoints", name))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := size{c.Known, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions, c.Rope.Type(), c.DType, c.TieWordEmbeddings, c.AttentionBias, c.OutputBias, c.MLPBias}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestRopeValues(t *testing.T) {
+	c, err := Read("../../testdata/checkpoints/v4cfg_llama3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	factor, ok := c.Rope.Factor()
+	original, ok2 := c.Rope.OriginalMaxPositions()
+	_, ok3 := c.Rope.Float("attention_factor")
+	if c.Rope.Theta() != 500000 || factor != 8 || !ok || original != 64 || !ok2 || ok3 || c.Rope.Nested() {
+		t.Errorf("rope is %v", c.Rope)
+	}
+}
+
+func TestReadOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Read(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no config.json: %v", err)
+	}
+	write("config.json", `{"model_type":"llama"}`)
+	write("hf_quant_config.json", `{"producer":{"name":"modelopt"}}`)
+	write("params.json", `{}`)
+	c, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(any(map[string]any{"producer": map[string]any{"name": "modelopt"}}), c.Quantization); diff != "" || c.MistralFormat {
+		t.Errorf("params.json alone gives MistralFormat %v; quantization (-want +got):\n%s", c.MistralFormat, diff)
+	}
+	write("consolidated.safetensors", "")
+	if c, err = Read(dir); err != nil || !c.MistralFormat {
+		t.Errorf("MistralFormat %v, %v", c.MistralFormat, err)
+	}
+	write("hf_quant_config.json", `{`)
+	if _, err = Read(dir); err == nil || !strings.Contains(err.Error(), "hf_quant_config.json") {
+		t.Errorf("broken hf_quant_config.json: %v", err)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		``:                      "parse config: byte 0: text ends early",
+		`[]`:                    "parse config: not an object",
+		`{"a":1}x`:              "parse config: byte 7: text after the end",
+		`{"a":01}`:              "parse config: byte 7: number with a leading zero",
+		`{"a":.5}`:              "parse config: byte 5: no value",
+		`{"a":1.}`:              "parse config: byte 7: no digits after the point",
+		`{"a":1e}`:              "parse config: byte 7: no digits in the exponent",
+		`{"a" 1}`:               `parse config: byte 5: no colon after "a"`,
+		`{"a":1 "b":2}`:         `parse config: byte 7: no comma after the value of "a"`,
+		`{"a":[1 2]}`:           "parse config: byte 8: no comma in a list",
+		`{a:1}`:                 "parse config: byte 1: no key",
+		`{"a`:                   "parse config: byte 3: string without an end",
+		"{\"a\n\":1}":           "parse config: byte 3: control character in a string",
+		`{"\x":1}`:              `parse config: byte 2: unknown escape "x"`,
+		`{"\ud800":1}`:          `parse config: byte 8: bad \u escape`,
+		"{\"\xff\":1}":          "parse config: not UTF-8",
+		"\ufeff{}":              "parse config: byte 0: no value",
+		`{"architectures":[1]}`: "parse config: architectures holds int64, not strings",
+		`{"a":` + strings.Repeat("9", maxInt+1) + `}`:                                     "parse config: byte 4306: integer of more than 4300 digits",
+		strings.Repeat("[", maxDepth+2):                                                   "parse config: byte 101: more than 100 levels",
+		`{"model_type":"llama","hidden_size":0}`:                                          "parse config: hidden_size is 0, not an integer from 1 to 2147483648",
+		`{"model_type":"llama","num_attention_heads":null}`:                               "parse config: num_attention_heads is <nil>, not an integer from 1 to 2147483648",
+		`{"model_type":"llama","vocab_size":3.0}`:                                         "parse config: vocab_size is 3, not an integer from 1 to 2147483648",
+		`{"model_type":"llama","mlp_bias":1}`:                                             "parse config: mlp_bias is 1, not true or false",
+		`{"model_type":"llama","rope_scaling":"linear"}`:                                  "parse config: rope parameters are string, not an object",
+		`{"model_type":"llama","rope_scaling":{"rope_type":"yarn","type":"linear"}}`:      `parse config: rope_type "yarn" and type linear disagree`,
+		`{"model_type":"llama","rope_scaling":{"rope_type":["yarn"],"type":{}}}`:          "parse config: rope_type is []interface {}, not a string",
+		`{"model_type":"llama","rope_scaling":{"rope_type":"mrope"}}`:                     `parse config: rope_type "mrope" without mrope_section`,
+		`{"model_type":"qwen2","rope_parameters":{"full_attention":7}}`:                   `parse config: rope parameters of "full_attention" are int64, not an object`,
+		`{"model_type":"llama","rope_scaling":{"rope_type":"telechat3-yarn","factor":2}}`: `parse config: rope_type "telechat3-yarn" is not supported`,
+	} {
+		c, err := Parse([]byte(text))
+		if err == nil || err.Error() != want || c != nil {
+			t.Errorf("Parse(%.60q) = %v, %v; want %s", text, c, err, want)
+		}
+	}
+	if _, err := Parse(make([]byte, MaxSize+1)); err == nil {
+		t.Error("a text over the limit is parsed")
+	}
+}
+
+func TestParsePythonNumbers(t *testing.T) {
+	c, err := Parse([]byte(`{"a":1,"b":1.0,"c":[1e400,-Infinity,{"__float__":"Infinity"}],"d":"\ud83d\ude00\/","e":-0,"a":2, "f":18446744073709551616}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	big, ok := c.Raw["f"].(interface{ String() string })
+	if !ok || big.String() != "18446744073709551616" {
+		t.Errorf("f is %v", c.Raw["f"])
+	}
+	delete(c.Raw, "f")
+	want := map[string]any{"a": int64(2), "b": 1.0, "c": []any{math.Inf(1), math.Inf(-1), math.Inf(1)}, "d": "😀/", "e": int64(0)}
+	if diff := cmp.Diff(want, c.Raw); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for i, r := range readRecorded(f) {
+		if i%10 == 0 {
+			f.Add([]byte(r.Config))
+		}
+	}
+	paths, _ := filepath.Glob("../../testdata/checkpoints/*/config.json")
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := Parse(b)
+		if (c == nil) == (err == nil) {
+			t.Fatalf("Parse = %v, %v", c, err)
+		}
+		if err == nil && c.Known && (c.HeadDim < 0 || c.Layers <= 0 || c.Rope == nil || c.CheckRope() != nil) {
+			t.Fatalf("a known class with %+v", c)
+		}
+	})
+}

@@ -1,0 +1,277 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package hfconfig
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/big"
+	"slices"
+)
+
+// Rope is a normalised rope_parameters: one flat set of values, or one set for
+// each layer type, see [Rope.Nested]. Values are as in [Config.Raw].
+type Rope map[string]any
+
+// Nested tells whether the values are given for each layer type. Then the
+// methods below answer for none of them.
+func (r Rope) Nested() bool {
+	for _, v := range r {
+		if _, ok := v.(map[string]any); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Type is rope_type, such as "default" or "llama3".
+func (r Rope) Type() string { s, _ := r["rope_type"].(string); return s }
+
+// Theta is rope_theta, the base of the frequencies; 0 if there is none.
+func (r Rope) Theta() float64 { f, _ := r.Float("rope_theta"); return f }
+
+// Factor is the scaling factor; false for a type that has none.
+func (r Rope) Factor() (float64, bool) { return r.Float("factor") }
+
+// OriginalMaxPositions is original_max_position_embeddings, the positions that
+// the model was trained for before its range was scaled.
+func (r Rope) OriginalMaxPositions() (int64, bool) {
+	n, ok := r["original_max_position_embeddings"].(int64)
+	return n, ok
+}
+
+// Float is the number of that name, written as an integer or not.
+func (r Rope) Float(name string) (float64, bool) {
+	switch v := r[name].(type) {
+	case int64:
+		return float64(v), true
+	case float64:
+		return v, !math.IsNaN(v)
+	case *big.Int:
+		f, _ := new(big.Float).SetInt(v).Float64()
+		return f, true
+	}
+	return 0, false
+}
+
+// defaultTheta is RotaryEmbeddingConfigMixin.default_theta.
+const defaultTheta = 10000.0
+
+// scaled are the types for which the positions of the training are written down.
+var scaled = []string{"llama3", "yarn", "longrope"}
+
+// normalizer does what happens to a file's rope parameters on their way into a
+// config object. text is the (text) part of the file.
+type normalizer struct {
+	text         map[string]any
+	maxPositions int64
+	phi3         bool     // Phi3Config has a conversion of its own
+	labels       []string // keys that a nested dictionary may have, from layer_types
+}
+
+// normalize gives nil and no error where no parameter is given at all.
+func (n normalizer) normalize() (Rope, error) {
+	source := n.text["rope_scaling"]
+	if !truthy(source) {
+		source = n.text["rope_parameters"]
+	}
+	if source == nil {
+		source = map[string]any{}
+	}
+	given, ok := source.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("rope parameters are %T, not an object", source)
+	}
+	rope := clone(given)
+	parts, nested, err := n.parts(rope)
+	if err != nil {
+		return nil, err
+	}
+
+	// convert_rope_params_to_dict: keys from beside the dictionary move into it.
+	theta, ok := n.text["rope_theta"]
+	if !ok {
+		theta = defaultTheta
+	}
+	partial, ok := n.text["partial_rotary_factor"]
+	if !ok && n.phi3 {
+		partial, ok = 1.0, true
+	}
+	for _, p := range parts {
+		setDefault(p, "rope_theta", theta)
+		if partial != nil || n.phi3 && ok {
+			setDefault(p, "partial_rotary_factor", partial)
+		}
+	}
+	n.standardize(parts, n.phi3 && !nested)
+	if n.phi3 && (rope["rope_type"] == "su" || rope["rope_type"] == "yarn") {
+		rope["rope_type"] = "longrope"
+	}
+
+	// vLLM's patch_rope_parameters: older names again, and now with what became
+	// an attribute of the config object in between.
+	for _, name := range []string{"partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"} {
+		v, ok := n.text[name]
+		if !ok || name == "partial_rotary_factor" && !n.phi3 {
+			continue // all but Phi3Config have used it up
+		}
+		if v != nil {
+			for _, p := range parts {
+				setDefault(p, "partial_rotary_factor", v)
+			}
+		}
+		break
+	}
+	for _, p := range whole(rope) {
+		if err := patchLegacy(p); err != nil {
+			return nil, err
+		}
+	}
+	_, attribute := n.text["original_max_position_embeddings"]
+	n.standardize(parts, (n.phi3 || attribute) && !nested)
+	return rope, nil
+}
+
+// parts are the dictionaries that hold the values: rope itself, or those nested
+// in it, of which one may be null for layers without rope.
+func (n normalizer) parts(rope map[string]any) (parts []map[string]any, nested bool, err error) {
+	for _, key := range slices.Sorted(maps.Keys(rope)) {
+		if !slices.Contains(n.labels, key) {
+			continue
+		}
+		nested = true
+		switch v := rope[key].(type) {
+		case nil:
+		case map[string]any:
+			parts = append(parts, v)
+		default:
+			return nil, false, fmt.Errorf("rope parameters of %q are %T, not an object", key, v)
+		}
+	}
+	if !nested {
+		parts = []map[string]any{rope}
+	}
+	return parts, nested, nil
+}
+
+// standardize is standardize_rope_params. attribute tells that the config object
+// has an original_max_position_embeddings of its own, which then wins.
+func (n normalizer) standardize(parts []map[string]any, attribute bool) {
+	for _, p := range parts {
+		kind, ok := p["type"]
+		if !ok {
+			kind = "default"
+		}
+		setDefault(p, "rope_type", kind)
+		if name, _ := p["rope_type"].(string); !slices.Contains(scaled, name) {
+			continue
+		}
+		if attribute {
+			p["original_max_position_embeddings"] = n.original()
+		} else {
+			setDefault(p, "original_max_position_embeddings", n.maxPositions)
+		}
+	}
+}
+
+// whole are the dictionaries as vLLM tells them apart: all nested ones, whether a
+// layer has their name or not, or rope itself.
+func whole(rope map[string]any) []map[string]any {
+	var parts []map[string]any
+	for _, v := range rope {
+		p, ok := v.(map[string]any)
+		if !ok && v != nil {
+			return []map[string]any{rope}
+		}
+		if ok {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// original is the attribute original_max_position_embeddings; 4096 is
+// Phi3Config's default, and no other class has one.
+func (n normalizer) original() any {
+	v, ok := n.text["original_max_position_embeddings"]
+	if !ok {
+		return int64(4096)
+	}
+	return v
+}
+
+// patchLegacy is vLLM's patch_legacy_rope_type, but for telechat3-yarn, which
+// takes a logarithm whose last bit is Python's.
+func patchLegacy(p map[string]any) error {
+	if v, ok := p["type"]; ok {
+		setDefault(p, "rope_type", v)
+	}
+	v, ok := p["rope_type"]
+	if !ok {
+		return nil
+	}
+	kind, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("rope_type is %T, not a string", v)
+	}
+	if v, ok := p["type"]; ok {
+		old, _ := v.(string)
+		renamed := kind == "longrope" && old == "su" || kind == "default" && old == "mrope"
+		if kind != old && !renamed {
+			return fmt.Errorf("rope_type %q and type %v disagree", kind, v)
+		}
+	}
+	switch kind {
+	case "su":
+		p["rope_type"] = "longrope"
+	case "mrope":
+		if _, ok := p["mrope_section"]; !ok {
+			return fmt.Errorf("rope_type %q without mrope_section", kind)
+		}
+		p["rope_type"] = "default"
+	case "telechat3-yarn":
+		return fmt.Errorf("rope_type %q is not supported", kind)
+	}
+	return nil
+}
+
+func setDefault(m map[string]any, key string, v any) {
+	if _, ok := m[key]; !ok {
+		m[key] = v
+	}
+}
+
+// clone copies a dictionary and those in it, so that normalising leaves the raw
+// file alone. Lists are shared: nothing here changes one.
+func clone(m map[string]any) map[string]any {
+	c := maps.Clone(m)
+	for k, v := range c {
+		if inner, ok := v.(map[string]any); ok {
+			c[k] = clone(inner)
+		}
+	}
+	return c
+}
+
+// truthy is Python's bool().
+func truthy(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return false
+	case bool:
+		return v
+	case int64:
+		return v != 0
+	case float64:
+		return v != 0
+	case string:
+		return v != ""
+	case []any:
+		return len(v) > 0
+	case map[string]any:
+		return len(v) > 0
+	}
+	return true
+}
