@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package protocol
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/protocol/pickle"
+)
+
+// TestReadFrame is about frames that are too long, cut short, or slow (case P1).
+func TestReadFrame(t *testing.T) {
+	long := strings.Repeat("x", 3*firstRead)
+	for _, tt := range []struct {
+		name, in  string
+		limit     int64
+		want, err string
+	}{
+		{"empty", "\x00\x00\x00\x00\x00\x00\x00\x00", 10, "", ""},
+		{"whole", "\x00\x00\x00\x00\x00\x00\x00\x03abc", 3, "abc", ""},
+		{"one more follows", "\x00\x00\x00\x00\x00\x00\x00\x03abcd", 3, "abc", ""},
+		{"in several reads", "\x00\x00\x00\x00\x00\x00\xc0\x00" + long, MaxRequest, long, ""},
+		{"nothing", "", 10, "", "read frame: EOF"},
+		{"length cut short", "\x00\x00\x00", 10, "", "read frame: unexpected EOF"},
+		{"only a length", "\x00\x00\x00\x00\x00\x00\x00\x03", 10, "", "read frame: unexpected EOF"},
+		{"cut short", "\x00\x00\x00\x00\x00\x00\x00\x03ab", 10, "", "read frame: unexpected EOF"},
+		{"over the limit", "\x00\x00\x00\x00\x00\x00\x00\x04abcd", 3, "", "read frame: message of 4 bytes is over the limit of 3"},
+		{"2^40 bytes", "\x00\x00\x01\x00\x00\x00\x00\x00abcd", MaxRequest, "", "read frame: message of 1099511627776 bytes is over the limit of 1048576"},
+		{"2^64-1 bytes", "\xff\xff\xff\xff\xff\xff\xff\xffabcd", MaxReply, "", "read frame: message of 18446744073709551615 bytes is over the limit of 17179869184"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, r := range []io.Reader{strings.NewReader(tt.in), iotest.OneByteReader(strings.NewReader(tt.in))} {
+				b, err := ReadFrame(r, tt.limit)
+				if tt.err != "" {
+					if b != nil || err == nil || err.Error() != tt.err {
+						t.Errorf("%d bytes, error %v, want %s", len(b), err, tt.err)
+					}
+					continue
+				}
+				if err != nil || string(b) != tt.want {
+					t.Errorf("%d bytes, error %v, want %d", len(b), err, len(tt.want))
+				}
+			}
+		})
+	}
+}
+
+func TestReadFrameErrors(t *testing.T) {
+	var size *FrameSizeError
+	_, err := ReadFrame(strings.NewReader("\x00\x00\x00\x00\x00\x00\x00\x04"), 3)
+	if !errors.As(err, &size) || *size != (FrameSizeError{4, 3}) {
+		t.Errorf("too long: %v", err)
+	}
+	if _, err := ReadFrame(iotest.TimeoutReader(strings.NewReader("\x00\x00\x00\x00\x00\x00\x00\x04abcd")), 9); !errors.Is(err, iotest.ErrTimeout) {
+		t.Errorf("the reader's error: %v", err)
+	}
+	if err := WriteFrame(iotest.TruncateWriter(failing{}, 1), nil); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("the writer's error: %v", err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestFrameMemory checks that a frame takes memory as it arrives.
+func TestFrameMemory(t *testing.T) {
+	in := "\x00\x00\x00\x03\xff\xff\xff\xff" + "four"
+	const times = 100
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range times {
+		if _, err := ReadFrame(strings.NewReader(in), MaxReply); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	took := (after.TotalAlloc - before.TotalAlloc) / times
+	if took > 4*firstRead {
+		t.Errorf("%d bytes were taken for 4 of the 16 GiB that were announced", took)
+	}
+}
+
+func key(t testing.TB, fields ...fingerprint.Field) fingerprint.Key {
+	t.Helper()
+	k, err := fingerprint.NewKey(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestNextRelease is about keys of releases that are not known (case P8): fields
+// that are new, missing, in another order, in another module.
+func TestNextRelease(t *testing.T) {
+	known := fingerprint.Field{Name: "checkpoint", Value: "d0b480a03b1c2a44061558d5eab5335f"}
+	for _, tt := range []struct {
+		name string
+		req  Request
+	}{
+		{"unknown fields", Request{Module: "vllm.weights.protocol", Key: key(t, known,
+			fingerprint.Field{Name: "cp_size", Value: int64(2)},
+			fingerprint.Field{Name: "kv_scale", Value: 1.5},
+			fingerprint.Field{Name: "layers", Value: fingerprint.Tuple{int64(1), fingerprint.Tuple{"a", nil, true}, fingerprint.Tuple{}}},
+		)}},
+		{"no field that is known", Request{Module: "m", Key: key(t, fingerprint.Field{Name: "model", Value: "x"})}},
+		{"one field", Request{Module: DefaultModule, Key: key(t, known)}},
+		{"no fields", Request{Module: DefaultModule, Key: key(t)}},
+		{"long values", Request{Module: DefaultModule, Key: key(t, fingerprint.Field{Name: strings.Repeat("n", 256), Value: strings.Repeat("v", 70000)})}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := tt.req
+			want.Cmd, want.KeyField, want.HasKey, want.IsReload = GetState, "cache_key", true, true
+			b, err := EncodeRequest(&want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := DecodeRequest(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&want, got, equalKeys); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+type item = pickle.Item
+
+func instance(class string, state any) *pickle.Object {
+	return &pickle.Object{Class: pickle.Global{Module: "m", Name: class}, Args: pickle.Tuple{}, State: state}
+}
+
+func request(items ...item) any { return &pickle.Dict{Items: items} }
+
+// TestWithoutKey is about a get_state whose key is missing or something else.
+func TestWithoutKey(t *testing.T) {
+	state := item{Key: "cmd", Value: GetState}
+	for _, tt := range []struct {
+		name  string
+		in    any
+		reply string
+	}{
+		{"0.30", request(state), "Missing cache_config"},
+		{"0.30, none", request(state, item{Key: "cache_config"}), "Missing cache_config"},
+		{"0.33, none", request(state, item{Key: "cache_key"}), "Missing cache_key"},
+		{"0.33, a string", request(state, item{Key: "cache_key", Value: "x"}), "Missing cache_key"},
+		{"0.33, no key but its flag", request(state, item{Key: "is_reload", Value: false}), "Missing cache_key"},
+		{"0.33, key of 0.30 in it", request(state, item{Key: "is_reload", Value: false},
+			item{Key: "cache_config", Value: instance(keyClass, &pickle.Dict{})}), "Missing cache_key"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := pickle.Encode(tt.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := DecodeRequest(b)
+			if err != nil || req.HasKey || req.Module != "" {
+				t.Fatalf("request %+v, error %v", req, err)
+			}
+			if got, err := DecodeReply(MissingKey(req)); err != nil || got.Status != StatusError || got.Message != tt.reply {
+				t.Errorf("answer %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestDecodeRequestRefuses(t *testing.T) {
+	state := item{Key: "cmd", Value: GetState}
+	keyed := func(v any) any { return request(state, item{Key: "cache_key", Value: v}) }
+	field := func(v any) any { return keyed(instance(keyClass, &pickle.Dict{Items: []item{{Key: "a", Value: v}}})) }
+	for _, tt := range []struct {
+		name string
+		in   any
+		want string
+	}{
+		{"a list", &pickle.List{}, "it is no dict"},
+		{"no command", request(), "it has no command"},
+		{"command of none", request(item{Key: "cmd"}), "it has no command"},
+		{"reload of an int", request(state, item{Key: "is_reload", Value: int64(1)}), "is_reload is no bool"},
+		{"another class", keyed(instance("TensorEntry", nil)), `decode pickle: global "TensorEntry" of module "m" is not allowed`},
+		{"a function", keyed(&pickle.Call{Func: pickle.Global{Module: "posix", Name: "system"}, Args: pickle.Tuple{"true"}}),
+			`decode pickle: global "system" of module "posix" is not allowed`},
+		{"a module of another alphabet", keyed(&pickle.Object{Class: pickle.Global{Module: "m\nx", Name: keyClass}, Args: pickle.Tuple{}}),
+			`decode pickle: global "WeightCacheKey" of module "m\nx" is not allowed`},
+		{"key without fields", keyed(instance(keyClass, nil)), "WeightCacheKey has no named fields"},
+		{"key with a list of fields", keyed(instance(keyClass, &pickle.List{})), "WeightCacheKey has no named fields"},
+		{"key with arguments", keyed(&pickle.Object{Class: pickle.Global{Module: "m", Name: keyClass}, Args: pickle.Tuple{nil}, State: &pickle.Dict{}}),
+			"WeightCacheKey has no named fields"},
+		{"field of bytes", field([]byte{1}), `field "a" of WeightCacheKey: value of a kind that no key has: []uint8`},
+		{"field of a dict", field(pickle.Tuple{&pickle.Dict{}}), `field "a" of WeightCacheKey: value of a kind that no key has: *pickle.Dict`},
+		{"field of a key", field(instance(keyClass, nil)), `field "a" of WeightCacheKey: value of a kind that no key has: *pickle.Object`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := pickle.Encode(tt.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := DecodeRequest(b)
+			if req != nil || err == nil {
+				t.Fatalf("request %+v, error %v", req, err)
+			}
+			if got := strings.TrimPrefix(err.Error(), "decode request: "); got != tt.want {
+				t.Errorf("error %q\n want %q", got, tt.want)
+			}
+		})
+	}
+	for _, in := range []string{"", "\x80\x05", "{\"cmd\": \"get_state\"}", strings.Repeat("x", MaxRequest+1)} {
+		if req, err := DecodeRequest([]byte(in)); err == nil {
+			t.Errorf("%.20q was read: %+v", in, req)
+		}
+	}
+}
+
+// TestListField checks that a field of a list is taken as one of a tuple.
+func TestListField(t *testing.T) {
+	b, err := pickle.Encode(request(item{Key: "cmd", Value: GetState}, item{Key: "cache_key", Value: instance(keyClass, &pickle.Dict{Items: []item{
+		{Key: "layers", Value: &pickle.List{Items: []any{int64(1), "a"}}},
+	}})}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := DecodeRequest(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fingerprint.Field{{Name: "layers", Value: fingerprint.Tuple{int64(1), "a"}}}
+	if diff := cmp.Diff(want, req.Key.Fields()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReplies(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		reply []byte
+		want  Reply
+	}{
+		{"ok", OK(), Reply{Status: StatusOK}},
+		{"no memory", Memory(0), Reply{Status: StatusOK, HasMemory: true}},
+		{"much memory", Memory(math.MaxInt64), Reply{Status: StatusOK, HasMemory: true, MemoryBytes: math.MaxInt64}},
+		{"mismatch of nothing", Mismatch(nil), Reply{Status: StatusMismatch, Fields: []string{}}},
+		{"one field", Mismatch([]string{"dtype"}), Reply{Status: StatusMismatch, Fields: []string{"dtype"}}},
+		{"field and reason", Mismatch([]string{"checkpoint", "no model here; add a root"}),
+			Reply{Status: StatusMismatch, Fields: []string{"checkpoint", "no model here; add a root"}}},
+		{"bytes that are no text", Error("open \"\xff\": no"), Reply{Status: StatusError, Message: "open \"\uFFFD\": no"}},
+		{"long message", Error(strings.Repeat("ä", 40000)), Reply{Status: StatusError, Message: strings.Repeat("ä", 40000)}},
+	} {
+		got, err := DecodeReply(tt.reply)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		} else if diff := cmp.Diff(&tt.want, got); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+}
+
+// TestUnknownCommand compares with the repr of CPython 3.11.
+func TestUnknownCommand(t *testing.T) {
+	for _, tt := range []struct{ cmd, want string }{
+		{"", `''`},
+		{"x", `'x'`},
+		{"it's", `"it's"`},
+		{`say "x"`, `'say "x"'`},
+		{`it's "x"`, `'it\'s "x"'`},
+		{"a\\b\n\r\t\x00\x7f", `'a\\b\n\r\t\x00\x7f'`},
+		{"модель é", `'модель é'`},
+		{"\u00a0\u00ad\u2028\u200b", `'\xa0\xad\u2028\u200b'`},
+		{"\U0001f600\U000e0001", `'😀\U000e0001'`},
+	} {
+		got, err := DecodeReply(UnknownCommand(tt.cmd))
+		if err != nil || got.Message != "Unknown command "+tt.want {
+			t.Errorf("%q: %v, want %s, error %v", tt.cmd, got, tt.want, err)
+		}
+	}
+}
+
+func BenchmarkRequest(b *testing.B) {
+	for _, m := range recorded(b, "engine->daemon") {
+		if m.name != "0.33.0-get_state-llama-tp1r0" {
+			continue
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			p, err := ReadFrame(bytes.NewReader(m.frame), MaxRequest)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := DecodeRequest(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package torch describes memory to PyTorch: what the pickle of a reply must
+// hold for an engine's plain pickle.loads to make a tensor of bytes that lie
+// somewhere. Each way is a [protocol.Form].
+//
+// A CPU tensor is a call of torch._utils._rebuild_tensor_v2 with a typed storage
+// of torch.multiprocessing.reductions.rebuild_typed_storage, which torch 2.14
+// reads for every element type; torch's own form by value fails there for 8-bit
+// floats and unsigned integers. CUDA memory is described by ipc_args instead.
+package torch
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/wcache/wcache/protocol/pickle"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Mapped describes segments that an engine maps by itself, privately and
+// read-only, without a copy: files that it opens as /proc/PID/fd/N. That works
+// for sealed memfds too, and the mapping outlives the process PID. Engine and
+// PID have one user and one pid namespace. Each segment becomes one storage, so
+// that an engine maps it once.
+type Mapped struct {
+	PID int
+	FDs []int // of each segment
+}
+
+// Entry is part of [protocol.Form].
+func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
+	x := &t.Tensors[i]
+	s := t.Storages[x.Storage]
+	if len(m.FDs) != len(t.Segments) {
+		return fmt.Errorf("%d descriptors for %d segments", len(m.FDs), len(t.Segments))
+	}
+	if x.DType.Torch() == "" {
+		return fmt.Errorf("torch has no element type %s", x.DType)
+	}
+	if s.Bytes == 0 {
+		encode(enc, x, noBytes)
+		return nil
+	}
+	encode(enc, x, storage{
+		id:     s.Segment,
+		offset: s.Offset/int64(x.DType.Size()) + x.Offset,
+		write: func(enc *pickle.Encoder) {
+			enc.Global("torch", "UntypedStorage.from_file")
+			enc.String(fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FDs[s.Segment]))
+			enc.Bool(false) // shared: a shared mapping needs a file that can be written
+			enc.Int(t.Segments[s.Segment])
+			enc.Tuple(3)
+		},
+	})
+	return nil
+}
+
+// ByValue describes segments by their bytes, which are read into the reply. Each
+// storage is in it once.
+type ByValue struct {
+	Segments []io.ReaderAt
+}
+
+// Entry is part of [protocol.Form].
+func (b ByValue) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
+	x := &t.Tensors[i]
+	s := t.Storages[x.Storage]
+	if len(b.Segments) != len(t.Segments) {
+		return fmt.Errorf("%d readers for %d segments", len(b.Segments), len(t.Segments))
+	}
+	if x.DType.Torch() == "" {
+		return fmt.Errorf("torch has no element type %s", x.DType)
+	}
+	if s.Bytes == 0 {
+		encode(enc, x, noBytes)
+		return nil
+	}
+	encode(enc, x, storage{
+		id:     x.Storage,
+		offset: x.Offset,
+		write: func(enc *pickle.Encoder) {
+			enc.Global("torch", "UntypedStorage.from_buffer")
+			enc.Mark()
+			enc.BytesFrom(b.Segments[s.Segment], s.Offset, s.Bytes)
+			enc.Name("little")
+			enc.Int(s.Bytes) // count of elements
+			enc.Int(0)       // offset in the buffer
+			enc.Global("torch", tensor.U8.Torch())
+			enc.Tuple(5)
+		},
+	})
+	return nil
+}
+
+// storage is what torch is to see under a tensor.
+type storage struct {
+	id     int                   // tensors of one id share it
+	offset int64                 // elements from its start to the tensor
+	write  func(*pickle.Encoder) // the function that makes it, and its arguments
+}
+
+// noBytes is under tensors that have no bytes. They begin at its start, whatever
+// their table says: there is nothing else.
+var noBytes = storage{
+	id: -1,
+	write: func(enc *pickle.Encoder) {
+		enc.Global("torch", "UntypedStorage")
+		enc.EmptyTuple()
+	},
+}
+
+// encode writes both fields of a TensorEntry.
+func encode(enc *pickle.Encoder, x *tensor.Tensor, s storage) {
+	enc.Name("ipc_args")
+	enc.None()
+	enc.Name("cpu_tensor")
+	enc.Global("torch._utils", "_rebuild_tensor_v2")
+	enc.Mark()
+	typed(enc, x.DType, s)
+	enc.Int(s.offset)
+	enc.Ints(x.Shape)
+	enc.Ints(x.Stride)
+	enc.Bool(false) // requires_grad
+	enc.Global("collections", "OrderedDict")
+	enc.EmptyTuple()
+	enc.Reduce() // hooks: none, and no two tensors have the same dict for them
+	enc.Tuple(6)
+	enc.Reduce()
+}
+
+// typed writes a storage as one of elements of type d, over the untyped one that
+// tensors of other types may share.
+func typed(enc *pickle.Encoder, d tensor.DType, s storage) {
+	untypedID := s.id << 8
+	typedID := untypedID | int(d)
+	if enc.Recall(typedID) {
+		return
+	}
+	enc.Global("torch.multiprocessing.reductions", "rebuild_typed_storage")
+	if !enc.Recall(untypedID) {
+		s.write(enc)
+		enc.Reduce()
+		enc.Remember(untypedID)
+	}
+	enc.Global("torch", d.Torch())
+	enc.Tuple(2)
+	enc.Reduce()
+	enc.Remember(typedID)
+}

@@ -1,0 +1,301 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package torch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/internal/testmain"
+	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/tensor"
+)
+
+func TestMain(m *testing.M) { testmain.Run(m) }
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// sample is a table with everything in it that a reply may have to describe,
+// and the bytes of its segments.
+func sample() (*tensor.Table, [][]byte) {
+	t := &tensor.Table{Segments: []int64{16 << 10, 512}}
+	at := int64(0)
+	storage := func(segment int, n int64) int {
+		t.Storages = append(t.Storages, tensor.Storage{Segment: segment, Offset: at, Bytes: n})
+		at += (n + tensor.Alignment - 1) / tensor.Alignment * tensor.Alignment
+		return len(t.Storages) - 1
+	}
+	add := func(name string, kind tensor.Kind, d tensor.DType, shape, stride []int64, offset int64, storage int) {
+		t.Tensors = append(t.Tensors, tensor.Tensor{Name: name, Kind: kind, DType: d, Shape: shape, Stride: stride, Offset: offset, Storage: storage})
+	}
+	for d := tensor.DType(1); d.Valid(); d++ {
+		if d.Torch() != "" {
+			add("all."+d.Torch(), tensor.Param, d, []int64{2, 3}, []int64{3, 1}, 0, storage(0, 6*int64(d.Size())))
+		}
+	}
+	add("scalar", tensor.Buffer, tensor.F32, []int64{}, []int64{}, 0, storage(0, 4))
+	add("scalar.i64", tensor.Buffer, tensor.I64, []int64{}, []int64{}, 0, storage(0, 8))
+	add("transposed", tensor.Param, tensor.F8E4M3, []int64{4, 16}, []int64{1, 4}, 0, storage(0, 64))
+	add("five", tensor.Param, tensor.I16, []int64{1, 2, 1, 2, 3}, []int64{12, 6, 6, 3, 1}, 0, storage(0, 24))
+
+	// As in DeepSeek: the weight of one module, and two strided views of it.
+	kv := storage(0, 2*(16+8)*32*2)
+	add("kv_b_proj.weight", tensor.Param, tensor.BF16, []int64{2 * (16 + 8), 32}, []int64{32, 1}, 0, kv)
+	add("W_UV", tensor.Param, tensor.BF16, []int64{2, 32, 8}, []int64{768, 1, 32}, 512, kv)
+	add("W_UK_T", tensor.Param, tensor.BF16, []int64{2, 16, 32}, []int64{768, 32, 1}, 0, kv)
+	add("kv.bits", tensor.Buffer, tensor.U16, []int64{4}, []int64{1}, 7, kv)
+
+	add("empty", tensor.Param, tensor.F32, []int64{0}, []int64{1}, 0, storage(0, 0))
+	add("empty.2d", tensor.Param, tensor.F8E8M0, []int64{3, 0, 4}, []int64{4, 4, 1}, 0, storage(0, 0))
+	add("empty.view", tensor.Buffer, tensor.BF16, []int64{0, 32}, []int64{32, 1}, 0, kv)
+
+	at = 0
+	add("second.segment", tensor.Param, tensor.F16, []int64{3}, []int64{1}, 0, storage(1, 6))
+	add("second.again", tensor.Param, tensor.F16, []int64{2}, []int64{1}, 0, storage(1, 4))
+
+	t.Aliases = []tensor.Alias{{Name: "tied", Target: "all.bfloat16"}, {Name: "tied.again", Target: "all.bfloat16"}}
+	t.Attrs = []tensor.Attr{{Name: "has_own_lm_head", Value: false}, {Name: "has_own_embed_tokens", Value: true}}
+
+	segments := make([][]byte, len(t.Segments))
+	for i, n := range t.Segments {
+		segments[i] = make([]byte, n)
+		for j := range segments[i] {
+			segments[i][j] = byte(j*7+i) & 1 // valid as bools too
+		}
+	}
+	for _, s := range t.Storages {
+		x := segments[s.Segment][s.Offset : s.Offset+s.Bytes]
+		for j := range x {
+			if s.Offset != 0 { // the first is of bools
+				x[j] = byte(int(s.Offset)/tensor.Alignment*31 + j*5)
+			}
+		}
+	}
+	return t, segments
+}
+
+func readers(segments [][]byte) []io.ReaderAt {
+	r := make([]io.ReaderAt, len(segments))
+	for i, s := range segments {
+		r[i] = bytes.NewReader(s)
+	}
+	return r
+}
+
+// golden are the replies to the recorded requests of llama-tp1r0, with the
+// sample as what is cached. 0.30 knows no attributes.
+var golden = []struct {
+	file, request string
+	form          func(segments [][]byte) protocol.Form
+	uuid          string
+}{
+	{"0.30.0-mapped", "0.30.0-get_state-llama-tp1r0", mapped, ""},
+	{"0.30.0-by_value", "0.30.0-get_state-llama-tp1r0", byValue, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+	{"0.33.0-mapped", "0.33.0-get_state-llama-tp1r0", mapped, ""},
+	{"0.33.0-by_value", "0.33.0-get_state-llama-tp1r0", byValue, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+}
+
+func mapped([][]byte) protocol.Form           { return Mapped{PID: 4242, FDs: []int{7, 300}} }
+func byValue(segments [][]byte) protocol.Form { return ByValue{readers(segments)} }
+
+func TestGoldenReplies(t *testing.T) {
+	table, segments := sample()
+	for _, tt := range golden {
+		t.Run(tt.file, func(t *testing.T) {
+			req, err := protocol.DecodeRequest(payload(t, filepath.Join("../testdata/wire", tt.request+".bin")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			state := protocol.State{Module: req.Module, Table: table, Attrs: req.KeyField == "cache_key", GPUUUID: tt.uuid}
+			b, err := protocol.EncodeState(state, tt.form(segments))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var frame bytes.Buffer
+			if err := protocol.WriteFrame(&frame, b); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", tt.file+".bin")
+			if *update {
+				if err := os.WriteFile(path, frame.Bytes(), 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(payload(t, path), b) {
+				t.Errorf("reply differs from %s; -update writes it anew", path)
+			}
+
+			reply, err := protocol.DecodeReply(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := &protocol.Reply{Status: protocol.StatusOK, Aliases: table.Aliases, GPUUUID: tt.uuid, Entries: seen(table, segments, tt.form(segments))}
+			if state.Attrs {
+				want.HasAttrs, want.Attrs = true, table.Attrs
+			}
+			if diff := cmp.Diff(want, reply); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// seen is a table as an engine sees it in a form.
+func seen(t *tensor.Table, segments [][]byte, f protocol.Form) []protocol.Entry {
+	var list []protocol.Entry
+	for _, x := range t.Tensors {
+		s := t.Storages[x.Storage]
+		e := protocol.Entry{Name: x.Name, Kind: x.Kind, DType: x.DType, Shape: x.Shape, Stride: x.Stride, Offset: x.Offset}
+		if m, ok := f.(Mapped); ok && s.Bytes > 0 {
+			e.Offset += s.Offset / int64(x.DType.Size())
+			e.Path, e.Bytes = fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FDs[s.Segment]), t.Segments[s.Segment]
+		} else if s.Bytes > 0 {
+			e.Data, e.Bytes = segments[s.Segment][s.Offset:s.Offset+s.Bytes], s.Bytes
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func payload(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := binary.BigEndian.Uint64(b); n != uint64(len(b)-8) {
+		t.Fatalf("%s: frame of %d bytes", path, n)
+	}
+	return b[8:]
+}
+
+// TestElementTypes is about each of the 22 types of safetensors: torch's are
+// carried through, the others refused by name (case W7).
+func TestElementTypes(t *testing.T) {
+	for d := tensor.DType(1); d.Valid(); d++ {
+		table := &tensor.Table{
+			Segments: []int64{256},
+			Storages: []tensor.Storage{{Bytes: 256}},
+			Tensors:  []tensor.Tensor{{Name: "x", Kind: tensor.Param, DType: d, Shape: []int64{4, 2}, Stride: []int64{2, 1}}},
+		}
+		for _, f := range []protocol.Form{Mapped{PID: 1, FDs: []int{3}}, ByValue{readers([][]byte{make([]byte, 256)})}} {
+			b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, f)
+			if d.Torch() == "" {
+				want := fmt.Sprintf(`encode reply: tensor "x": torch has no element type %s`, d)
+				if b != nil || err == nil || err.Error() != want {
+					t.Errorf("%s as %T: error %v, want %s", d, f, err, want)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s as %T: %v", d, f, err)
+				continue
+			}
+			reply, err := protocol.DecodeReply(b)
+			if err != nil || len(reply.Entries) != 1 || reply.Entries[0].DType != d {
+				t.Errorf("%s as %T: came back as %+v, %v", d, f, reply, err)
+			}
+		}
+	}
+}
+
+// TestRefuses checks that no reply is made of a table that an engine would take
+// and read wrong memory through (cases W8 and W11), nor of too little memory.
+func TestRefuses(t *testing.T) {
+	const module = "vllm.protocol"
+	for _, tt := range []struct {
+		name   string
+		module string
+		form   func(segments [][]byte) protocol.Form
+		change func(*tensor.Table)
+		want   string
+	}{
+		{"view past its storage", module, mapped, func(t *tensor.Table) { named(t, "W_UV").Offset++ },
+			`check table: tensor "W_UV": shape [2 32 8], stride [768 1 32], offset 513 overrun a storage of 3072 bytes`},
+		{"storage past its segment", module, mapped, func(t *tensor.Table) { t.Segments[1] = 256 },
+			"check table: storage 27: bytes 256+4 are not an aligned part of a segment of 256"},
+		{"no tensors", module, mapped, func(t *tensor.Table) { t.Tensors = nil }, "check table: no tensors"},
+		{"no bytes", module, mapped, func(t *tensor.Table) {
+			*t = tensor.Table{Segments: []int64{0}, Storages: []tensor.Storage{{}}, Tensors: []tensor.Tensor{*named(t, "empty")}}
+			t.Tensors[0].Storage = 0
+		}, "check table: no bytes"},
+		{"alias of nothing", module, mapped, func(t *tensor.Table) { t.Aliases[0].Target = "x" }, `check table: alias "tied": no tensor "x"`},
+		{"descriptor short", module, func([][]byte) protocol.Form { return Mapped{FDs: []int{3}} }, func(*tensor.Table) {},
+			`tensor "all.bool": 1 descriptors for 2 segments`},
+		{"reader short", module, func([][]byte) protocol.Form { return ByValue{} }, func(*tensor.Table) {},
+			`tensor "all.bool": 0 readers for 2 segments`},
+		{"bytes short", module, func(s [][]byte) protocol.Form { return ByValue{readers([][]byte{s[0][:256], s[1]})} }, func(*tensor.Table) {},
+			"read 6 bytes at 256: EOF"},
+		{"module of another alphabet", "os;x", mapped, func(*tensor.Table) {}, `no module "os;x"`},
+		{"no module", "", mapped, func(*tensor.Table) {}, `no module ""`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			table, segments := sample()
+			tt.change(table)
+			b, err := protocol.EncodeState(protocol.State{Module: tt.module, Table: table}, tt.form(segments))
+			if b != nil || err == nil {
+				t.Fatalf("%d bytes, error %v", len(b), err)
+			}
+			if got := strings.TrimPrefix(err.Error(), "encode reply: "); got != tt.want {
+				t.Errorf("error %q\n want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func named(t *tensor.Table, name string) *tensor.Tensor {
+	for i := range t.Tensors {
+		if t.Tensors[i].Name == name {
+			return &t.Tensors[i]
+		}
+	}
+	panic("no tensor " + name)
+}
+
+// BenchmarkEncodeState makes the reply for a model of the size of Llama 3 8B.
+func BenchmarkEncodeState(b *testing.B) {
+	table := &tensor.Table{Segments: []int64{16 << 30}, Attrs: []tensor.Attr{{Name: "has_own_lm_head"}}}
+	at := int64(0)
+	add := func(name string, kind tensor.Kind, d tensor.DType, shape ...int64) {
+		n := tensor.Elements(shape) * int64(d.Size())
+		table.Tensors = append(table.Tensors, tensor.Tensor{Name: name, Kind: kind, DType: d, Shape: shape, Stride: tensor.Contiguous(shape), Storage: len(table.Storages)})
+		table.Storages = append(table.Storages, tensor.Storage{Offset: at, Bytes: n})
+		at += (n + tensor.Alignment - 1) / tensor.Alignment * tensor.Alignment
+	}
+	add("model.embed_tokens.weight", tensor.Param, tensor.BF16, 128256, 4096)
+	for i := range 42 {
+		layer := fmt.Sprintf("model.layers.%d.", i)
+		add(layer+"self_attn.qkv_proj.weight", tensor.Param, tensor.BF16, 6144, 4096)
+		add(layer+"self_attn.o_proj.weight", tensor.Param, tensor.BF16, 4096, 4096)
+		add(layer+"mlp.gate_up_proj.weight", tensor.Param, tensor.BF16, 2800, 4096)
+		add(layer+"mlp.down_proj.weight", tensor.Param, tensor.BF16, 4096, 1400)
+		add(layer+"input_layernorm.weight", tensor.Param, tensor.BF16, 4096)
+		add(layer+"post_attention_layernorm.weight", tensor.Param, tensor.BF16, 4096)
+		for _, scale := range []string{"_k_scale", "_v_scale", "_q_scale", "_prob_scale"} {
+			add(layer+"self_attn.attn."+scale, tensor.Buffer, tensor.F32)
+		}
+		if i > 0 {
+			table.Aliases = append(table.Aliases, tensor.Alias{Name: layer + "self_attn.rotary_emb.cos_sin_cache", Target: "model.layers.0.self_attn.qkv_proj.weight"})
+		}
+	}
+	state := protocol.State{Module: protocol.DefaultModule, Table: table, Attrs: true}
+	b.ReportAllocs()
+	for b.Loop() {
+		reply, err := protocol.EncodeState(state, Mapped{PID: 4242, FDs: []int{7}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(len(reply)), "bytes/reply")
+	}
+	b.ReportMetric(float64(len(table.Tensors)), "entries")
+}
