@@ -82,12 +82,6 @@ type Rope struct {
 	To            tensor.DType `json:"to"`
 }
 
-// Rank says which part of a model a plan is for.
-type Rank struct {
-	TPSize, TPRank int
-	PPSize, PPRank int
-}
-
 // Unsupported is the error for a model or an option that the native loader does
 // not build exactly as vLLM does. It is final: asking again changes nothing.
 type Unsupported struct {

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package layout
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/wcache/wcache/tensor"
+)
+
+// Options says for which engine a plan is made.
+type Options struct {
+	Rank    Rank
+	DType   tensor.DType // of the model's parameters: BF16, F16 or F32
+	Release string       // vLLM's version as the engine sends it, such as "0.33.0"
+}
+
+// Rank says which part of a model a plan is for. A size of 0 counts as 1, as keys
+// of vLLM 0.30 and 0.31 have no pipeline fields.
+type Rank struct {
+	TPSize, TPRank int
+	PPSize, PPRank int
+}
+
+// releases are those whose layouts were compared with testdata/layouts. A patch
+// release is a release of its own: until it has been compared it isn't here.
+var releases = [...]string{"0.30.0", "0.31.0", "0.32.0", "0.33.0"}
+
+// Releases lists the releases of vLLM that plans can be made for, oldest first.
+func Releases() []string { return append([]string(nil), releases[:]...) }
+
+// Supported reports whether plans can be made for a release of vLLM. A local
+// version label may follow if it is one of a build for CUDA or for the CPU, such
+// as "+cu130"; other builds lay weights out in their own way, such as ROCm's.
+func Supported(release string) bool {
+	public, local, labelled := strings.Cut(release, "+")
+	if labelled && local != "cpu" {
+		digits, cuda := strings.CutPrefix(local, "cu")
+		if !cuda || digits == "" || strings.Trim(digits, "0123456789") != "" {
+			return false
+		}
+	}
+	for _, r := range releases {
+		if r == public {
+			return true
+		}
+	}
+	return false
+}
+
+// maxRanks bounds both sizes of a [Rank].
+const maxRanks = 1 << 12
+
+// check reports what no plan can be made for, whatever the model, and puts the
+// zero sizes right.
+func (o *Options) check() error {
+	if !Supported(o.Release) {
+		return refuse("vllm_version", "layouts of vLLM %q have not been checked, only those of %s", o.Release, strings.Join(releases[:], ", "))
+	}
+	if o.DType != tensor.BF16 && o.DType != tensor.F16 && o.DType != tensor.F32 {
+		return refuse("dtype", "parameters of type %s, not bfloat16, float16 or float32", o.DType)
+	}
+	r := &o.Rank
+	if r.TPSize == 0 {
+		r.TPSize = 1
+	}
+	if r.PPSize == 0 {
+		r.PPSize = 1
+	}
+	switch {
+	case r.TPSize < 0 || r.TPSize > maxRanks:
+		return refuse("tp_size", "%d is not a number of ranks", r.TPSize)
+	case r.TPRank < 0 || r.TPRank >= r.TPSize:
+		return refuse("tp_rank", "there is no rank %d of %d", r.TPRank, r.TPSize)
+	case r.PPSize < 0 || r.PPSize > maxRanks:
+		return refuse("pp_size", "%d is not a number of ranks", r.PPSize)
+	case r.PPRank < 0 || r.PPRank >= r.PPSize:
+		return refuse("pp_rank", "there is no rank %d of %d", r.PPRank, r.PPSize)
+	case r.PPSize > 1 && (strings.HasPrefix(o.Release, "0.30.") || strings.HasPrefix(o.Release, "0.31.")):
+		return refuse("pp_size", "the weight cache of vLLM %s has no pipeline parallelism", o.Release)
+	}
+	return nil
+}
+
+// Key is what an engine sends to name the weights that it wants, by field;
+// fingerprint.Key is one. Get's values are nil, bool, int64, float64, string, or
+// a tuple of these.
+type Key interface {
+	Get(name string) (value any, ok bool)
+}
+
+// plain lists the fields of a key that shape weights by other rules than those of
+// this package when they have another value than these, and why that is refused.
+// A release that lacks a field has the first value.
+var plain = []struct {
+	field  string
+	values []any
+	reason string
+}{
+	{"is_draft", []any{false}, "draft models share tensors with their target"},
+	{"quantization", []any{nil}, quantized},
+	{"kv_cache_dtype", []any{"auto"}, "scales of a KV cache of another type are not known"},
+	{"dp_size", []any{int64(1)}, "dense models have no data-parallel layout"},
+	{"linear_backend", []any{"auto"}, "a chosen backend may store weights in its own way"},
+}
+
+// OptionsOf reads an engine's key. It returns an [*Unsupported] for a key that no
+// plan can be made for. Fields of the key that a directory decides, such as
+// checkpoint or model_arch, are not looked at: [New] looks at the directory.
+//
+// A key doesn't tell everything. These engine options change the tensors and are
+// in no key, so a plan is wrong for an engine that uses them:
+// VLLM_PP_LAYER_PARTITION, EAGLE-like speculation with pipeline parallelism (the
+// last stage has embed_tokens then), runner and convert (an embedding model has
+// no lm_head), hf_overrides other than rope's, and before 0.33 those of rope too.
+func OptionsOf(k Key) (Options, error) {
+	for _, p := range plain {
+		if v, ok := k.Get(p.field); ok && !oneOf(v, p.values) {
+			return Options{}, refuse(p.field, "%v: %s", v, p.reason)
+		}
+	}
+	var o Options
+	o.Release, _ = text(k, "vllm_version")
+	name, ok := text(k, "dtype")
+	dtype, err := tensor.ParseTorch(name)
+	if !ok || err != nil {
+		return Options{}, refuse("dtype", "%q is no element type", name)
+	}
+	o.DType = dtype
+	for field, to := range map[string]*int{
+		"tp_size": &o.Rank.TPSize, "tp_rank": &o.Rank.TPRank,
+		"pp_size": &o.Rank.PPSize, "pp_rank": &o.Rank.PPRank,
+	} {
+		v, ok := k.Get(field)
+		if !ok {
+			continue
+		}
+		n, ok := v.(int64)
+		if !ok || n < 0 || n > maxRanks {
+			return Options{}, refuse(field, "%v is no rank or number of ranks", v)
+		}
+		*to = int(n)
+	}
+	return o, o.check()
+}
+
+func text(k Key, field string) (string, bool) {
+	v, _ := k.Get(field)
+	s, ok := v.(string)
+	return s, ok
+}
+
+// oneOf compares by type and value; a tuple equals nothing.
+func oneOf(v any, values []any) bool {
+	switch v.(type) {
+	case nil, bool, int64, float64, string:
+		for _, x := range values {
+			if v == x {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refuse makes an [*Unsupported].
+func refuse(field, format string, args ...any) error {
+	return &Unsupported{Field: field, Reason: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package layout
+
+import (
+	"math"
+
+	"github.com/wcache/wcache/weights/hfconfig"
+)
+
+const ropeField = "rope_parameters_hash"
+
+// cosSin plans the cos_sin_cache: get_rope of vllm/model_executor/layers/
+// rotary_embedding. Every step is done in the precision in which torch does it
+// there; the conversions to float32 keep the compiler from fusing two of them.
+//
+// Frequencies are those that torch computes on a CPU. CUDA's powf gives another
+// last bit to a few of them, which moves a cache's high positions by more than
+// its last bit.
+func (m *dense) cosSin() (Rope, error) {
+	r := m.rope
+	if r.Nested() {
+		return Rope{}, refuse(ropeField, "rope parameters for each layer type are not built")
+	}
+	for _, key := range []string{"mrope_section", "xdrope_section", "use_fope", "rope_dim", "alpha", "short_factor", "long_factor"} {
+		if v, ok := r[key]; ok && v != nil && v != false {
+			return Rope{}, refuse(ropeField, "%s: rope of this kind is not built", key)
+		}
+	}
+	dim, err := m.rotaryDim()
+	if err != nil {
+		return Rope{}, err
+	}
+	base, err := number(r, "rope_theta", 10000)
+	if err != nil {
+		return Rope{}, err
+	}
+	if !(base >= 1 && base <= 1e30) {
+		return Rope{}, refuse(ropeField, "rope_theta is %v", base)
+	}
+	kind := r.Type()
+	build, ok := ropes[kind]
+	if !ok {
+		return Rope{}, refuse(ropeField, "rope_type %q is not built", kind)
+	}
+	g := ropeGet{r: r}
+	out := build(&g, geometry{dim: dim, base: base, positions: m.positions})
+	if g.err != nil {
+		return Rope{}, g.err
+	}
+	if out.Rows <= 0 || out.Rows > maxPositions {
+		return Rope{}, refuse(ropeField, "a cache of %d rows", out.Rows)
+	}
+	for _, f := range out.InvFreq {
+		if !(f > 0 && f <= math.MaxFloat32) {
+			return Rope{}, refuse(ropeField, "a frequency of %v", f)
+		}
+	}
+	return out, nil
+}
+
+// rotaryDim is how many of a head's elements are rotated.
+func (m *dense) rotaryDim() (int, error) {
+	partial, err := number(m.rope, "partial_rotary_factor", 1)
+	if err != nil {
+		return 0, err
+	}
+	if !(partial > 0 && partial <= 1) {
+		return 0, refuse(ropeField, "partial_rotary_factor is %v", partial)
+	}
+	dim := int(float64(m.headDim) * partial)
+	if dim < 2 || dim%2 != 0 {
+		return 0, refuse(ropeField, "%d rotated elements of a head", dim)
+	}
+	return dim, nil
+}
+
+// geometry is what every kind of rope starts from.
+type geometry struct {
+	dim       int // rotated elements of a head
+	base      float64
+	positions int64 // max_position_embeddings
+}
+
+// ropeGet reads parameters and keeps the first error.
+type ropeGet struct {
+	r   hfconfig.Rope
+	err error
+}
+
+// must is a number that has to be there and be positive.
+func (g *ropeGet) must(name string) float64 {
+	v := g.may(name, math.NaN())
+	if g.err == nil && !(v > 0 && v <= math.MaxInt32) {
+		g.err = refuse(ropeField, "%s is missing or no positive number", name)
+	}
+	return v
+}
+
+func (g *ropeGet) may(name string, missing float64) float64 {
+	v, err := number(g.r, name, missing)
+	if g.err == nil {
+		g.err = err
+	}
+	return v
+}
+
+// ropes are the kinds that are built, by rope_type.
+var ropes = map[string]func(*ropeGet, geometry) Rope{
+	"":        plainRope,
+	"default": plainRope,
+	"linear":  linearRope,
+	"dynamic": dynamicRope,
+	"llama3":  llama3Rope,
+	"yarn":    yarnRope,
+}
+
+func plainRope(_ *ropeGet, g geometry) Rope {
+	return Rope{Rows: g.positions, InvFreq: g.inverse(g.base), PositionScale: 1, Magnitude: 1}
+}
+
+// linearRope stretches positions (linear_scaling_rope.py).
+func linearRope(get *ropeGet, g geometry) Rope {
+	r := plainRope(get, g)
+	factor := get.must("factor")
+	r.Rows = rows(float64(g.positions) * factor)
+	r.PositionScale = float32(factor)
+	return r
+}
+
+// dynamicRope raises the base (dynamic_ntk_scaling_rope.py).
+func dynamicRope(get *ropeGet, g geometry) Rope {
+	factor := get.must("factor")
+	trained := get.may("max_trained_positions", float64(g.positions))
+	stretch := float64(factor*float64(g.positions)/trained) - (factor - 1)
+	dim := float64(g.dim)
+	base := g.base * math.Pow(stretch, dim/(dim-2))
+	if get.err == nil && !(base >= 1 && base <= 1e30) {
+		get.err = refuse(ropeField, "dynamic scaling makes a base of %v", base)
+		return Rope{}
+	}
+	r := plainRope(get, g)
+	r.InvFreq = g.inverse(base)
+	return r
+}
+
+// llama3Rope slows low frequencies down and leaves high ones (llama3_rope.py).
+func llama3Rope(get *ropeGet, g geometry) Rope {
+	factor, low, high := get.must("factor"), get.must("low_freq_factor"), get.must("high_freq_factor")
+	original := get.must("original_max_position_embeddings")
+	r := plainRope(get, g)
+	for i, f := range r.InvFreq {
+		wave := float32(1/f) * float32(2*math.Pi)
+		slow := f / float32(factor)
+		switch {
+		case wave < float32(original/high):
+		case wave > float32(original/low) || low == high:
+			r.InvFreq[i] = slow
+		default:
+			ratio := float32(1/wave) * float32(original)
+			smooth := float32(ratio-float32(low)) / float32(high-low)
+			rest := float32(float32(1-smooth)*f) / float32(factor)
+			r.InvFreq[i] = rest + float32(smooth*f)
+		}
+	}
+	return r
+}
+
+// yarnRope blends slowed and plain frequencies and scales the cache's values
+// (yarn_scaling_rope.py and the yarn functions of common.py).
+func yarnRope(get *ropeGet, g geometry) Rope {
+	factor, original := get.must("factor"), get.must("original_max_position_embeddings")
+	fast, slow := get.may("beta_fast", 32), get.may("beta_slow", 1)
+	magnitude := get.may("attention_factor", math.NaN())
+	if math.IsNaN(magnitude) {
+		magnitude = yarnScale(factor, 1)
+		if m, all := get.may("mscale", 0), get.may("mscale_all_dim", 0); m != 0 && all != 0 {
+			magnitude = yarnScale(factor, m) / yarnScale(factor, all)
+		}
+	}
+	correction := func(rotations float64) float64 {
+		return float64(g.dim) * math.Log(original/(rotations*2*math.Pi)) / (2 * math.Log(g.base))
+	}
+	from, to := correction(fast), correction(slow)
+	if get.r["truncate"] != false {
+		from, to = math.Floor(from), math.Ceil(to)
+	}
+	from, to = max(from, 0), min(to, float64(g.dim-1))
+	if from == to {
+		to += 0.001
+	}
+	frequencies := g.powers(g.base)
+	for i, p := range frequencies {
+		ramp := float32(float32(i)-float32(from)) / float32(to-from)
+		mask := 1 - min(max(ramp, 0), 1)
+		slowed := 1 / float32(float32(factor)*p)
+		frequencies[i] = float32(slowed*float32(1-mask)) + float32(float32(1/p)*mask)
+	}
+	return Rope{Rows: rows(original * factor), InvFreq: frequencies, PositionScale: 1, Magnitude: float32(magnitude)}
+}
+
+func yarnScale(factor, m float64) float64 {
+	if factor <= 1 {
+		return 1
+	}
+	return float64(0.1*m*math.Log(factor)) + 1
+}
+
+// rows is the length of torch.arange(n).
+func rows(n float64) int64 {
+	if !(n <= maxPositions) {
+		return -1
+	}
+	return int64(math.Ceil(n))
+}
+
+// inverse is 1/base^(2i/dim) for each pair of elements.
+func (g geometry) inverse(base float64) []float32 {
+	f := g.powers(base)
+	for i := range f {
+		f[i] = 1 / f[i]
+	}
+	return f
+}
+
+// lanes is what torch's vectorised kernels do at once on a CPU with AVX-512, two
+// vectors. What is left at the end goes through the C library, which rounds
+// correctly but for rare cases.
+const lanes = 32
+
+// powers is base^(2i/dim) as torch computes it.
+func (g geometry) powers(base float64) []float32 {
+	f := make([]float32, g.dim/2)
+	for i := range f {
+		f[i] = float32(2*i) / float32(g.dim)
+	}
+	vector := len(f) / lanes * lanes
+	for i, e := range f[:vector] {
+		f[i] = pow32(float32(base), e)
+	}
+	for i, e := range f[vector:] {
+		f[vector+i] = float32(math.Pow(float64(float32(base)), float64(e)))
+	}
+	return f
+}

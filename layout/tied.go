@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package layout
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/safetensors"
+)
+
+// heading is how a model's lm_head comes to its weight.
+type heading int
+
+const (
+	own       heading = iota // from the checkpoint
+	tied                     // it is embed_tokens'
+	comparing                // from the checkpoint; tied again if it equals embed_tokens
+)
+
+// heading follows ModelConfig.maybe_untie_word_embeddings: the configuration is
+// not trusted if any safetensors file of the directory has a head, be it loaded
+// or not.
+func (m *dense) heading(d *weights.Dir) (heading, error) {
+	if !m.tied {
+		return own, nil
+	}
+	for _, files := range [][]*weights.File{d.Load, d.Hashed} {
+		for _, f := range files {
+			if hasHead(f.Header) {
+				return comparing, nil
+			}
+		}
+	}
+	for _, base := range d.Ignored {
+		h, err := readHeader(filepath.Join(d.Path, base))
+		if err != nil {
+			return own, err
+		}
+		if hasHead(h) {
+			return comparing, nil
+		}
+	}
+	return tied, nil
+}
+
+func hasHead(h *safetensors.Header) bool {
+	for _, t := range h.Tensors {
+		if strings.HasSuffix(t.Name, "lm_head.weight") {
+			return true
+		}
+	}
+	return false
+}
+
+func readHeader(path string) (*safetensors.Header, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read header: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read header: %w", err)
+	}
+	h, err := safetensors.ReadHeader(f, info.Size())
+	if err != nil {
+		return nil, fmt.Errorf("read header of %q: %w", path, err)
+	}
+	return h, nil
+}
+
+// sameHead tells whether this rank's rows of lm_head and embed_tokens are equal
+// once they have the model's type, as maybe_retie_word_embeddings compares them
+// with torch.equal: by value, so a NaN equals nothing and both zeros are one.
+func (b *builder) sameHead(m *dense) (bool, error) {
+	var at [2]*io.SectionReader
+	var decode [2]func([]byte) float32
+	var size [2]int
+	for i, mod := range []module{m.embedding(), m.head()} {
+		pieces, err := b.pieces("", mod, ".weight")
+		if err != nil {
+			return false, err
+		}
+		p := pieces[0]
+		f, err := openSame(p.from.file)
+		if err != nil {
+			return false, err
+		}
+		defer f.Close()
+		dtype := p.from.t.DType
+		size[i], decode[i] = dtype.Size(), decoder(dtype)
+		row := p.of * int64(size[i])
+		at[i] = io.NewSectionReader(f, p.from.file.Header.Data+p.from.t.Begin+p.rows.start*row, p.rows.n*row)
+	}
+	const block = 1 << 18 // elements
+	x, y := make([]byte, block*size[0]), make([]byte, block*size[1])
+	round := rounder(b.dtype)
+	for left := at[0].Size() / int64(size[0]); left > 0; left -= block {
+		n := int(min(left, block))
+		for i, buf := range [][]byte{x, y} {
+			if _, err := io.ReadFull(at[i], buf[:n*size[i]]); err != nil {
+				return false, fmt.Errorf("compare lm_head with embed_tokens: %w", err)
+			}
+		}
+		for i := range n {
+			if round(decode[0](x[i*size[0]:])) != round(decode[1](y[i*size[1]:])) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// openSame opens a file of the checkpoint if it still is what it was.
+func openSame(want *weights.File) (*os.File, error) {
+	f, err := os.Open(want.Path)
+	if err != nil {
+		return nil, fmt.Errorf("compare lm_head with embed_tokens: %w", err)
+	}
+	info, err := f.Stat()
+	if err == nil {
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if info.Size() != want.Size || info.ModTime().UnixNano() != want.MTime || ok && stat.Ino != want.Inode {
+			err = &weights.Changed{Path: want.Path, What: "it is another file than the one that was opened first"}
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("compare lm_head with embed_tokens: %w", err)
+	}
+	return f, nil
+}
