@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package cache holds entries by key: each is loaded once however many ask, is
+// attached to the engines that map it, and leaves when room is needed or its
+// files have changed. It owns the descriptors of what it holds.
+//
+// It neither speaks to engines nor knows how a load is done.
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Contents are what a load makes. The cache owns the descriptors from the moment
+// it is given them.
+type Contents struct {
+	Table    *tensor.Table
+	TableFD  *fd.FD
+	Segments []device.Segment
+	Record   manifest.Entry // all but the names of descriptors and the times, which the cache sets
+}
+
+// Close closes the descriptors.
+func (c *Contents) Close() error {
+	errs := []error{c.TableFD.Close()}
+	for _, s := range c.Segments {
+		errs = append(errs, s.FD.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Load loads one key. It reserves its bytes on the ticket before it takes them,
+// and ends with that error if there is one. ctx ends when the cache closes.
+type Load func(ctx context.Context, key fingerprint.Key, ticket *Ticket) (*Contents, error)
+
+// Progress is how far a load is, in bytes.
+type Progress struct {
+	Model     string // what is loaded, for people; "" while that isn't known
+	Allocated int64  // on the device so far
+	Done      int64  // filled
+	Total     int64
+}
+
+// Options of a cache.
+type Options struct {
+	Load   Load
+	Budget int64            // bytes that entries may hold together, 0: no limit
+	Now    func() time.Time // nil: time.Now
+	// Fresh reports why an entry's files aren't what was loaded, nil if they are.
+	// It is asked before an entry is served. Nil: they always are.
+	Fresh func(manifest.Entry) error
+	// Changed is called, one call at a time, after entries came, went or were
+	// used, with what there is then. Nil: nobody wants to know.
+	Changed func([]manifest.Entry)
+}
+
+// Cache is safe for concurrent use.
+type Cache struct {
+	load    Load
+	now     func() time.Time
+	fresh   func(manifest.Entry) error
+	changed func([]manifest.Entry)
+	numbers numbers
+	ctx     context.Context
+	stop    context.CancelFunc
+	loads   sync.WaitGroup
+
+	notify sync.Mutex // held while changed runs, taken before mu
+
+	mu      sync.Mutex
+	budget  int64
+	closed  bool
+	entries map[string]*Entry // by key ID; loading or ready
+	retired map[*Entry]bool   // not served any more, but engines may still map them
+	stats   Stats
+}
+
+// Stats counts since the cache was made.
+type Stats struct {
+	Hits   int64 `json:"hits"`   // requests answered from memory
+	Loads  int64 `json:"loads"`  // loads that ended well
+	Failed int64 `json:"failed"` // loads that did not
+}
+
+// Closed is the error of a cache that is being closed.
+var Closed = errors.New("the service is stopping")
+
+// New makes an empty cache. Close it.
+func New(o Options) *Cache {
+	ctx, stop := context.WithCancel(context.Background())
+	c := &Cache{
+		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, budget: o.Budget, ctx: ctx, stop: stop,
+		entries: make(map[string]*Entry), retired: make(map[*Entry]bool),
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if c.fresh == nil {
+		c.fresh = func(manifest.Entry) error { return nil }
+	}
+	return c
+}
+
+// SetBudget changes the budget. Entries that are over it stay until room is
+// needed.
+func (c *Cache) SetBudget(bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.budget = bytes
+}
+
+// Get gives the entry of a key, which is loaded if it isn't there; it waits for
+// a load that is under way. ctx ends the wait, not the load. The caller has to
+// release the hold, and until then the entry's descriptors stay open.
+func (c *Cache) Get(ctx context.Context, key fingerprint.Key) (*Hold, error) {
+	e, hold, err := c.find(key)
+	if err != nil || hold != nil {
+		return hold, err
+	}
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		c.unwait(e)
+		return nil, fmt.Errorf("wait for load: %w", ctx.Err())
+	}
+	return c.arrive(e)
+}
+
+// find looks a key up and starts a load if there is nothing. It gives a hold on
+// an entry that is ready, else the entry to wait for, where it has counted the
+// caller as waiting.
+func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, nil, Closed
+	}
+	id := key.ID()
+	e := c.entries[id]
+	if e != nil && e.ready {
+		stale := c.fresh(e.contents.Record)
+		if stale == nil {
+			c.stats.Hits++
+			e.used = c.now()
+			return e, e.hold(c, true), nil
+		}
+		c.retire(e, stale.Error())
+		e = nil
+	}
+	if e == nil {
+		e = &Entry{key: key, id: id, done: make(chan struct{}), started: c.now(), engines: make(map[int]Engine)}
+		c.entries[id] = e
+		c.loads.Go(func() { c.fill(e) })
+	}
+	e.waiting++
+	return e, nil, nil
+}
+
+// arrive turns a wait that is over into a hold.
+func (c *Cache) arrive(e *Entry) (*Hold, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.waiting--
+	if e.err != nil {
+		return nil, e.err
+	}
+	e.used = c.now()
+	return e.hold(c, false), nil
+}
+
+func (c *Cache) unwait(e *Entry) {
+	c.mu.Lock()
+	e.waiting--
+	c.closeIfFree(e)
+	c.mu.Unlock()
+}
+
+// fill runs the load of one entry and publishes what comes of it.
+func (c *Cache) fill(e *Entry) {
+	contents, err := c.load(c.ctx, e.key, &Ticket{cache: c, entry: e})
+	if err == nil {
+		err = c.numbers.raise(contents)
+	}
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer close(e.done)
+	e.reserved = 0
+	if err != nil {
+		if contents != nil {
+			err = errors.Join(err, contents.Close())
+		}
+		if c.ctx.Err() != nil {
+			err = Closed
+		}
+		e.err = err
+		c.stats.Failed++
+		delete(c.entries, e.id)
+		return
+	}
+	c.stats.Loads++
+	e.publish(contents, c.now())
+}
+
+// Adopt takes in contents that were loaded before, such as those of an fd store.
+// If there is an entry of their key, or the cache is closed, they are closed.
+func (c *Cache) Adopt(key fingerprint.Key, contents *Contents) error {
+	if err := c.numbers.raise(contents); err != nil {
+		return errors.Join(err, contents.Close())
+	}
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id := key.ID()
+	if c.closed || c.entries[id] != nil {
+		return errors.Join(fmt.Errorf("adopt entry %.12s: closed or there already", id), contents.Close())
+	}
+	e := &Entry{key: key, id: id, done: make(chan struct{}), engines: make(map[int]Engine)}
+	loaded, used := contents.Record.Loaded, contents.Record.Used
+	e.publish(contents, loaded)
+	e.used = used
+	close(e.done)
+	c.entries[id] = e
+	return nil
+}
+
+// Close ends loads, waits for them, and closes every descriptor. Holds that are
+// out stay valid until they are released.
+func (c *Cache) Close() {
+	c.stop()
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.loads.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
+		c.retire(e, Closed.Error())
+	}
+	for e := range c.retired {
+		clear(e.engines)
+		c.closeIfFree(e)
+	}
+}
+
+// tell calls Changed with what there is now. It is called without mu.
+func (c *Cache) tell() {
+	if c.changed == nil {
+		return
+	}
+	c.notify.Lock()
+	defer c.notify.Unlock()
+	c.mu.Lock()
+	var list []manifest.Entry
+	for _, e := range c.entries {
+		if e.ready && !c.closed {
+			record := e.contents.Record
+			record.Used = e.used
+			list = append(list, record)
+		}
+	}
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return // what is closed on the way out was here until then
+	}
+	slices.SortFunc(list, func(a, b manifest.Entry) int { return a.Loaded.Compare(b.Loaded) })
+	c.changed(list)
+}

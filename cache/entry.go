@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cache
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Entry is one key and, once it is loaded, its contents. All but id, key, done
+// and started is guarded by the cache's mu; contents do not change once they are
+// there.
+type Entry struct {
+	id      string
+	key     fingerprint.Key
+	started time.Time
+	done    chan struct{} // closed when the load has ended
+
+	err      error // of the load
+	ready    bool
+	contents *Contents
+	progress Progress
+	reserved int64 // bytes that the load said it takes
+	used     time.Time
+	waiting  int    // requests that wait for the load
+	holds    int    // requests that are being answered
+	left     string // why it isn't served any more, for a retired entry
+	engines  map[int]Engine
+}
+
+// Engine is a process that has been given an entry's handles and may map them.
+type Engine struct {
+	PID   int
+	Name  string // /proc/PID/comm
+	Since time.Time
+}
+
+// publish makes an entry ready. Preconditions: mu is held, or nobody else knows
+// the entry yet.
+func (e *Entry) publish(contents *Contents, loaded time.Time) {
+	r := &contents.Record
+	r.ID, r.Key = e.id, e.key
+	r.Table = "t-" + e.id[:16]
+	r.Segments = nil
+	for i, s := range contents.Segments {
+		r.Segments = append(r.Segments, nameSegment(e.id, i, s))
+	}
+	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
+	r.Loaded, r.Used = loaded, loaded
+	e.contents, e.ready, e.used = contents, true, loaded
+}
+
+// bytes that the entry has or will have on the device.
+func (e *Entry) bytes() int64 {
+	if !e.ready {
+		return max(e.reserved, e.progress.Allocated)
+	}
+	var n int64
+	for _, s := range e.contents.Segments {
+		n += s.Bytes
+	}
+	return n
+}
+
+// hold counts one more request that is being answered. Preconditions: mu is held.
+func (e *Entry) hold(c *Cache, hit bool) *Hold {
+	e.holds++
+	return &Hold{cache: c, entry: e, hit: hit}
+}
+
+// Hold keeps an entry's descriptors open while a request is answered. It is safe
+// for concurrent use.
+type Hold struct {
+	cache *Cache
+	entry *Entry
+	once  sync.Once
+	hit   bool
+}
+
+// ID is the key's ID.
+func (h *Hold) ID() string { return h.entry.id }
+
+// Table is the entry's table. It must not be changed.
+func (h *Hold) Table() *tensor.Table { return h.entry.contents.Table }
+
+// Segments are the entry's segments, in the table's order. The cache owns the
+// descriptors, which stay open until Release at least.
+func (h *Hold) Segments() []device.Segment { return h.entry.contents.Segments }
+
+// Model is the directory that was loaded.
+func (h *Hold) Model() string { return h.entry.contents.Record.Dir }
+
+// Hit tells whether the entry was there when it was asked for.
+func (h *Hold) Hit() bool { return h.hit }
+
+// Seconds is how long its load took.
+func (h *Hold) Seconds() float64 { return h.entry.contents.Record.Seconds }
+
+// Attach counts a process as one that may map the entry, until Detach.
+func (h *Hold) Attach(engine Engine) {
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	h.entry.engines[engine.PID] = engine
+}
+
+// Release ends the hold. A second call does nothing.
+func (h *Hold) Release() {
+	h.once.Do(func() {
+		h.cache.mu.Lock()
+		defer h.cache.mu.Unlock()
+		h.entry.holds--
+		h.cache.closeIfFree(h.entry)
+	})
+}
+
+// Detach ends the attachment of a process to whatever it was attached to.
+func (c *Cache) Detach(pid int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
+		delete(e.engines, pid)
+	}
+	for e := range c.retired {
+		delete(e.engines, pid)
+		c.closeIfFree(e)
+	}
+}
+
+// retire takes an entry out of service. Its memory is freed when no engine that
+// was given its handles is left: a handle is a descriptor's number, and one that
+// is closed too early could be another segment's when the engine uses it.
+// Preconditions: mu is held, the entry is ready.
+func (c *Cache) retire(e *Entry, why string) {
+	if c.entries[e.id] == e {
+		delete(c.entries, e.id)
+	}
+	e.left = why
+	c.retired[e] = true
+	c.closeIfFree(e)
+}
+
+// closeIfFree closes a retired entry that nobody uses. Preconditions: mu is held.
+func (c *Cache) closeIfFree(e *Entry) {
+	if !c.retired[e] || e.holds > 0 || e.waiting > 0 || len(e.engines) > 0 {
+		return
+	}
+	delete(c.retired, e)
+	_ = e.contents.Close() // nothing is written to them: no error can lose data
+}
+
+// InUse is the error of an eviction that engines are in the way of.
+type InUse struct {
+	ID      string
+	Engines []Engine
+}
+
+func (e *InUse) Error() string {
+	return fmt.Sprintf("evict entry %.12s: %d engines may still map it", e.ID, len(e.Engines))
+}

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cache
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Ticket is what a load tells the cache with, and asks of it. It is safe for
+// concurrent use.
+type Ticket struct {
+	cache *Cache
+	entry *Entry
+}
+
+// Reserve says how many bytes the load takes, and evicts what is in the way of
+// the budget: entries that are neither pinned nor in use, least recently used
+// first. The error is a [*NoRoom] when that isn't enough; then nothing is evicted.
+func (t *Ticket) Reserve(bytes int64) error {
+	c := t.cache
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return Closed
+	}
+	if over := c.held() - t.entry.bytes() + bytes - c.budget; c.budget > 0 && over > 0 && c.evictLRU(over) < over {
+		return &NoRoom{Want: bytes, Budget: c.budget, Held: c.status()}
+	}
+	t.entry.reserved = bytes
+	return nil
+}
+
+// Free evicts entries as Reserve does until the given bytes are free, and says
+// how many are. When they would be fewer than asked for, nothing is evicted and
+// none are. A load that found the device full asks for it before a second try.
+func (t *Ticket) Free(bytes int64) int64 {
+	c := t.cache
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.evictLRU(bytes)
+}
+
+// Progress says how far the load is.
+func (t *Ticket) Progress(p Progress) {
+	t.cache.mu.Lock()
+	defer t.cache.mu.Unlock()
+	t.entry.progress = p
+}
+
+// held is the bytes of all entries and of what still lingers. Preconditions: mu
+// is held.
+func (c *Cache) held() int64 {
+	var n int64
+	for _, e := range c.entries {
+		n += e.bytes()
+	}
+	for e := range c.retired {
+		n += e.bytes()
+	}
+	return n
+}
+
+// evictLRU evicts idle entries, oldest use first, until enough bytes are free;
+// none if all of them are not enough. Preconditions: mu is held.
+func (c *Cache) evictLRU(bytes int64) int64 {
+	var idle []*Entry
+	var all int64
+	for _, e := range c.entries {
+		if e.ready && !e.contents.Record.Pinned && !e.inUse() {
+			idle = append(idle, e)
+			all += e.bytes()
+		}
+	}
+	if all < bytes {
+		return 0
+	}
+	sortByUse(idle)
+	var freed int64
+	for _, e := range idle {
+		if freed >= bytes {
+			break
+		}
+		freed += e.bytes()
+		c.retire(e, "evicted to make room")
+	}
+	return freed
+}
+
+// inUse reports whether somebody may map the entry. Preconditions: mu is held.
+func (e *Entry) inUse() bool { return e.holds > 0 || e.waiting > 0 || len(e.engines) > 0 }
+
+// Evict frees the entry of a key ID. The error is an [*InUse] if engines may map
+// it, unless force is set: then it is not served any more, its descriptors are
+// closed at once, and engines that have mapped it keep their mappings.
+func (c *Cache) Evict(id string, force bool) error {
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[id]
+	switch {
+	case e == nil:
+		return &NoEntry{ID: id}
+	case !e.ready:
+		return fmt.Errorf("evict entry %.12s: it is being loaded", id)
+	case e.inUse() && !force:
+		return &InUse{ID: id, Engines: e.engineList()}
+	}
+	clear(e.engines)
+	c.retire(e, "evicted on request")
+	return nil
+}
+
+// Release detaches a process from its entry, and frees the entry if no other
+// process is attached and it isn't pinned. It tells whether it was freed.
+func (c *Cache) Release(pid int) bool {
+	defer c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
+		if _, attached := e.engines[pid]; attached {
+			delete(e.engines, pid)
+			if e.ready && !e.inUse() && !e.contents.Record.Pinned {
+				c.retire(e, "released by its engine")
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// NoEntry is the error for a key ID that the cache doesn't hold.
+type NoEntry struct{ ID string }
+
+func (e *NoEntry) Error() string { return fmt.Sprintf("find entry: no key %q is held", e.ID) }
+
+// NoRoom is the error of a load that the budget has no room for.
+type NoRoom struct {
+	Want, Budget int64
+	Held         []Status
+}
+
+func (e *NoRoom) Error() string {
+	var held []string
+	for _, s := range e.Held {
+		if s.Bytes > 0 {
+			held = append(held, s.holder())
+		}
+	}
+	text := fmt.Sprintf("make room: the model takes %d bytes and the budget is %d", e.Want, e.Budget)
+	if len(held) > 0 {
+		text += "; held are " + strings.Join(held, ", ")
+	}
+	return text
+}
+
+func (s Status) holder() string {
+	text := fmt.Sprintf("%d bytes of %s (%.12s", s.Bytes, s.Model, s.ID)
+	if s.Pinned {
+		text += ", pinned"
+	}
+	for _, e := range s.Engines {
+		text += fmt.Sprintf(", %s pid %d", e.Name, e.PID)
+	}
+	return text + ")"
+}

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/weights"
+)
+
+const explainHelp = `Show the key of a model directory, field by field, and what a field is made of.
+
+With the key of an engine, as JSON text or as a file, also show in which fields
+the two differ and why; the directory may be left out if its headers are found.
+The key of a cached entry is in "wcache status --json" under fingerprint.`
+
+func (a *app) explain() *cobra.Command {
+	var o fingerprint.Options
+	var file string
+	var roots []string
+	c := &cobra.Command{
+		Use:   "explain DIR | KEY-JSON [DIR]",
+		Short: "show a model's key, and why an engine's differs",
+		Long:  explainHelp,
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			key, isKey, err := keyArgument(args[0])
+			switch {
+			case err != nil:
+				return err
+			case !isKey && len(args) == 2:
+				return usage("explain: %q is no key in JSON", args[0])
+			case !isKey:
+				return a.explainDir(args[0], o)
+			}
+			dir, err := a.explained(key, args[1:], file, roots)
+			if err != nil {
+				return err
+			}
+			return a.explainKey(key, dir)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&o.TPSize, "tp", 1, "tensor-parallel size")
+	f.IntVar(&o.TPRank, "rank", 0, "tensor-parallel rank")
+	f.IntVar(&o.PPSize, "pp", 1, "pipeline-parallel size")
+	f.IntVar(&o.PPRank, "pp-rank", 0, "pipeline-parallel rank")
+	f.StringVar(&o.DType, "dtype", "", "element type, such as bfloat16 (default: as the model says)")
+	f.StringVar(&o.Release, "vllm-version", newest(), "version of the engine")
+	f.StringVar(&file, "config", "", "configuration file, instead of the system's and the user's")
+	f.StringArrayVar(&roots, "root", nil, "a model directory, or a folder of them (may repeat)")
+	return c
+}
+
+func newest() string {
+	list := layout.Releases()
+	return list[len(list)-1]
+}
+
+// keyArgument reads a key that is given as JSON text or as a file of it.
+func keyArgument(arg string) (fingerprint.Key, bool, error) {
+	text := []byte(arg)
+	if !strings.HasPrefix(strings.TrimSpace(arg), "{") {
+		st, err := os.Stat(arg)
+		if err != nil || !st.Mode().IsRegular() {
+			return fingerprint.Key{}, false, nil // a directory or a model id
+		}
+		if st.Size() > 1<<20 {
+			return fingerprint.Key{}, false, usage("explain: %q is too large for a key", arg)
+		}
+		if text, err = os.ReadFile(arg); err != nil {
+			return fingerprint.Key{}, false, err
+		}
+	}
+	var key fingerprint.Key
+	if err := json.Unmarshal(text, &key); err != nil {
+		return fingerprint.Key{}, false, usage("explain: the key: %w", err)
+	}
+	return key, true, nil
+}
+
+// explained is the directory to compare a key with.
+func (a *app) explained(key fingerprint.Key, args []string, file string, roots []string) (*weights.Dir, error) {
+	if len(args) > 0 {
+		return a.openModel(args[0])
+	}
+	c, err := configuration(a.env, file, a.gpu)
+	if err != nil {
+		return nil, err
+	}
+	index := weights.NewIndex(append(append(c.Roots, roots...), weights.HubCaches(a.env)...))
+	found, err := index.Lookup(key.Str("checkpoint"))
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, &hinted{err: fmt.Errorf("explain: no model directory with the checkpoint hash %q is known", key.Str("checkpoint")), hint: "give the directory too, or its folder with --root"}
+	}
+	for _, p := range found[1:] {
+		fmt.Fprintf(a.err, "wcache: hint: %s has the same headers\n", p)
+	}
+	return weights.Open(found[0])
+}
+
+func (a *app) openModel(name string) (*weights.Dir, error) {
+	path, _, err := weights.Locate(modelArgument(name), "", a.env)
+	if err != nil {
+		return nil, err
+	}
+	return weights.Open(path)
+}
+
+func (a *app) explainDir(name string, o fingerprint.Options) error {
+	dir, err := a.openModel(name)
+	if err != nil {
+		return err
+	}
+	key, err := fingerprint.Compute(dir, o)
+	if err != nil {
+		return err
+	}
+	loader, refusal := plan(key, dir)
+	if a.json {
+		return a.printJSON(map[string]any{"directory": dir.Path, "key": key.ID(), "fingerprint": key, "loader": loader, "refusal": refusal})
+	}
+	fmt.Fprintf(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
+	printKey(a.out, key, dir)
+	if refusal != "" {
+		fmt.Fprintf(a.out, "\nnot loaded by wcache: %s\n", refusal)
+		return nil
+	}
+	fmt.Fprintf(a.out, "\nloaded by %s\n", loader)
+	return nil
+}
+
+// plan tells how a key would be loaded, or why not.
+func plan(key fingerprint.Key, dir *weights.Dir) (loader, refusal string) {
+	target, err := resolve.Plan(resolve.Options{Assume: []string{config.AssumeRope}}, key, dir)
+	var no *resolve.Refusal
+	switch {
+	case errors.As(err, &no):
+		return "", fmt.Sprintf("%s: %s", no.Field, no.Reason)
+	case err != nil:
+		return "", err.Error()
+	}
+	return fmt.Sprintf("%s: %s, %s", target.Loader, target.Reason, size(target.Plan.Table.Bytes())), ""
+}
+
+// printKey lists the fields and, for the hashes, what they are made of.
+func printKey(out io.Writer, key fingerprint.Key, dir *weights.Dir) {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprint(w, "FIELD\tVALUE\tOF\n")
+	for _, f := range key.Fields() {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, key, dir))
+	}
+	_ = w.Flush() // an error of out shows at the next write to it
+}
+
+func ingredient(field string, key fingerprint.Key, dir *weights.Dir) string {
+	switch field {
+	case "checkpoint":
+		var names []string
+		for _, f := range dir.Hashed {
+			names = append(names, f.Base)
+		}
+		if len(names) > 3 {
+			return fmt.Sprintf("the headers of %s, … (%d files)", strings.Join(names[:2], ", "), len(names))
+		}
+		return "the headers of " + strings.Join(names, ", ")
+	case "rope_parameters_hash":
+		text, err := fingerprint.RopePayload(dir.Config)
+		if err == nil {
+			return text
+		}
+	case "quant_config_hash":
+		text, err := fingerprint.QuantPayload(dir.Config, key.Str("vllm_version"))
+		if err == nil {
+			return text
+		}
+	}
+	return ""
+}
+
+func (a *app) explainKey(key fingerprint.Key, dir *weights.Dir) error {
+	differences := fingerprint.Explain(key, dir)
+	if a.json {
+		if differences == nil {
+			differences = []fingerprint.Difference{}
+		}
+		return a.printJSON(map[string]any{"directory": dir.Path, "key": key.ID(), "differences": differences})
+	}
+	fmt.Fprintf(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
+	if len(differences) == 0 {
+		fmt.Fprintln(a.out, "every field that the directory decides is the same")
+	}
+	for _, d := range differences {
+		fmt.Fprintf(a.out, "%s differs\n   engine      %s\n   directory   %s\n   because     %s\n", d.Field, word(d.Engine), word(d.Computed), d.Why)
+	}
+	if loader, refusal := plan(key, dir); refusal != "" {
+		fmt.Fprintf(a.out, "\nnot loaded by wcache: %s\n", refusal)
+	} else {
+		fmt.Fprintf(a.out, "\nloaded by %s\n", loader)
+	}
+	return nil
+}
+
+// word writes a value as Python would, which is how an engine's options read.
+func word(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case bool:
+		if v {
+			return "True"
+		}
+		return "False"
+	case fingerprint.Tuple:
+		var list []string
+		for _, x := range v {
+			list = append(list, word(x))
+		}
+		return "(" + strings.Join(list, ", ") + ")"
+	}
+	return fmt.Sprint(v)
+}

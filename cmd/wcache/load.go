@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/loader"
+)
+
+// load is the loader child that serve starts, one for a job. People have no use
+// for it.
+func (a *app) load() *cobra.Command {
+	return &cobra.Command{
+		Use:    "load",
+		Short:  "carry out one load for the daemon that started it",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn := os.NewFile(loader.ChildFD, "job")
+			if _, err := conn.Stat(); err != nil {
+				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
+			}
+			return loader.Child(cmd.Context(), conn, open)
+		},
+	}
+}
+
+// open is the device of a job.
+func open(name string) (device.Device, error) {
+	if name != deviceHost {
+		return nil, fmt.Errorf("open device %q: only %q is built", name, deviceHost)
+	}
+	return host.New(), nil
+}

@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Command wcache keeps a model's weights in memory between runs of an inference
+// engine. This package is wiring: a file a subcommand, flags, exit status.
+//
+// How it speaks: data on standard output, everything else on standard error; an
+// error as "wcache: error: …", then what to do as "wcache: hint: …".
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/control"
+)
+
+// version is set by the linker; a build without it says what Go knows.
+var version string
+
+// Exit status, as wcache(1) promises it.
+const (
+	exitFailed     = 1
+	exitUsage      = 2
+	exitNotRunning = 3
+	exitNoKey      = 4
+	exitInUse      = 5
+	exitConfig     = 78 // EX_CONFIG of sysexits.h: the service is not tried again
+)
+
+func main() { os.Exit(run()) }
+
+// run is main with an exit status, for the tests.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	a := &app{out: os.Stdout, err: os.Stderr, env: os.Getenv}
+	return a.execute(ctx, os.Args[1:])
+}
+
+// app is one run of the command.
+type app struct {
+	out, err io.Writer
+	env      func(string) string
+	json     bool
+	gpu      string
+	socket   string
+}
+
+// hinted is an error with what to do about it, and an exit status of its own.
+type hinted struct {
+	err  error
+	hint string
+	exit int // 0: exitFailed
+}
+
+func (h *hinted) Error() string { return h.err.Error() }
+func (h *hinted) Unwrap() error { return h.err }
+
+// quiet is an exit status with nothing more to say.
+type quiet struct{ exit int }
+
+func (q *quiet) Error() string { return fmt.Sprintf("exit status %d", q.exit) }
+
+// usage is an error of the command line.
+func usage(format string, args ...any) error {
+	return &hinted{err: fmt.Errorf(format, args...), hint: "wcache --help", exit: exitUsage}
+}
+
+func (a *app) execute(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var q *quiet
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &q):
+		return q.exit
+	}
+	report := a.describe(err)
+	if a.json {
+		b, _ := json.Marshal(map[string]any{"error": report}) // strings always encode
+		fmt.Fprintln(a.err, string(b))
+	} else {
+		fmt.Fprintf(a.err, "wcache: error: %s\n", report.Message)
+		if report.Hint != "" {
+			fmt.Fprintf(a.err, "wcache: hint: %s\n", report.Hint)
+		}
+	}
+	return exitStatus(err, report.Code)
+}
+
+func exitStatus(err error, code string) int {
+	var h *hinted
+	if errors.As(err, &h) && h.exit != 0 {
+		return h.exit
+	}
+	switch code {
+	case control.CodeUsage:
+		return exitUsage
+	case control.CodeNotRunning:
+		return exitNotRunning
+	case control.CodeNoKey:
+		return exitNoKey
+	case control.CodeInUse:
+		return exitInUse
+	}
+	return exitFailed
+}
+
+// describe words an error for people and programs.
+func (a *app) describe(err error) control.Error {
+	var c *control.Error
+	if errors.As(err, &c) {
+		out := *c
+		if out.Code == control.CodeNotRunning && out.Hint == "" {
+			out.Message = fmt.Sprintf("cannot reach wcache@%s: %s", a.gpu, out.Message)
+			out.Hint = fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)
+		}
+		return out
+	}
+	out := control.Error{Code: control.CodeFailed, Message: err.Error()}
+	var h *hinted
+	if errors.As(err, &h) {
+		out.Hint = h.hint
+		if h.exit == exitUsage {
+			out.Code = control.CodeUsage
+		}
+	}
+	return out
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "wcache",
+		Short:         "keep a model's weights in memory between runs of an inference engine",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	f := root.PersistentFlags()
+	f.BoolVar(&a.json, "json", false, "answer in JSON, errors too")
+	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
+	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
+	root.AddCommand(a.serve(), a.load(), a.status(), a.warm(), a.evict(), a.explain(), a.versionCommand())
+	for _, c := range root.Commands() {
+		if args := c.Args; args != nil {
+			c.Args = func(cmd *cobra.Command, list []string) error {
+				if err := args(cmd, list); err != nil {
+					return usage("%s: %w", cmd.Name(), err)
+				}
+				return nil
+			}
+		}
+	}
+	return root
+}
+
+func (a *app) envOr(name, otherwise string) string {
+	if v := a.env(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// engineSocket is the socket of the instance that is asked for.
+func (a *app) engineSocket() string {
+	if a.socket != "" {
+		return a.socket
+	}
+	return client.Socket(a.env, os.Getuid(), a.gpu)
+}
+
+// ask sends a control request to the instance. It never starts one.
+func (a *app) ask(ctx context.Context, request control.Request, each func(control.Reply)) (*control.Reply, error) {
+	return client.Do(ctx, control.Path(a.engineSocket()), request, each)
+}
+
+// printJSON writes a value as indented JSON.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// ownVersion is the version of this program.
+func ownVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/activation"
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon"
+	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/weights"
+)
+
+const serveHelp = `Answer engines: run by systemd, which passes the sockets, or with --listen.
+
+It stays up and answers with the reason where it can't do something. SIGHUP reads
+the configuration again, SIGTERM ends it and frees what it holds.`
+
+// Names of the descriptors that the socket units pass.
+const (
+	nameTarget = "wcache"
+	nameDraft  = "wcache-draft"
+)
+
+const deviceHost = "host"
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	listen, draft []string
+	device        string
+	roots         []string
+	config, state string
+	uuid          string
+	instance      string
+}
+
+func (a *app) serve() *cobra.Command {
+	var o serveOptions
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "answer engines (run by systemd)",
+		Long:  serveHelp,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.runServe(cmd.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&o.listen, "listen", nil, "listen on this socket instead of those that systemd passes (may repeat)")
+	f.StringArrayVar(&o.draft, "listen-draft", nil, "likewise, for draft models")
+	f.StringVar(&o.device, "device", deviceHost, "where weights are kept: host")
+	f.StringArrayVar(&o.roots, "root", nil, "a model directory, or a folder of them (may repeat)")
+	f.StringVar(&o.config, "config", "", "configuration file, instead of the system's and the user's")
+	f.StringVar(&o.state, "state", "", "folder of the manifest and the index (default: below $XDG_STATE_HOME)")
+	f.StringVar(&o.uuid, "uuid", "", "the device's uuid, which engines compare with their own")
+	f.StringVar(&o.instance, "instance", deviceHost, "name of this instance")
+	return c
+}
+
+func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
+	if o.device != deviceHost {
+		return usage("serve: device %q: only %q is built", o.device, deviceHost)
+	}
+	level := new(slog.LevelVar)
+	log := slog.New(logHandler(a.err, a.env, level))
+	notifier, err := activation.NewNotifier()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, notifier.Close()) }()
+	listeners, release, err := sockets(o)
+	if err != nil {
+		return err
+	}
+	defer release()
+	index, indexPath, manifestPath := weights.NewIndex(nil), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
+	if err := index.Load(indexPath); err != nil {
+		log.Warn("index of model directories starts anew", "err", err)
+	}
+	s := daemon.New(daemon.Options{
+		Instance: o.instance, Device: o.device, UUID: o.uuid, Version: ownVersion(),
+		Configure: func() (config.Config, error) {
+			c, err := configuration(a.env, o.config, o.instance)
+			c.Roots = append(c.Roots, absolute(o.roots)...)
+			if err == nil {
+				_ = level.UnmarshalText([]byte(c.LogLevel)) // configuration checks it
+			}
+			return c, err
+		},
+		Index: index, IndexPath: indexPath, Manifest: manifestPath,
+		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err},
+		Env:       a.env,
+		Log:       log,
+		Activated: len(o.listen) == 0,
+		Status:    func(text string) { _ = notifier.Status(text) }, // only a display
+	})
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP)
+	defer signal.Stop(hangup)
+	go reload(ctx, hangup, s, notifier, log)
+	if err := notifier.Ready(); err != nil {
+		return err
+	}
+	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(listeners))
+	err = s.Serve(ctx, listeners)
+	return errors.Join(err, notifier.Stopping())
+}
+
+func reload(ctx context.Context, hangup <-chan os.Signal, s *daemon.Server, n *activation.Notifier, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			err := errors.Join(n.Reloading(), s.Reload(), n.Ready())
+			if err != nil {
+				log.Error("configuration is not read again, the old one stays", "err", err)
+				continue
+			}
+			log.Info("configuration read again")
+		}
+	}
+}
+
+func (a *app) stateDir(o serveOptions) string {
+	if o.state != "" {
+		return o.state
+	}
+	return filepath.Dir(manifest.Path(a.env, o.instance))
+}
+
+// configuration reads the file that is given, else those of the system and the user.
+func configuration(env func(string) string, file, instance string) (config.Config, error) {
+	paths := config.Paths(env)
+	if file != "" {
+		if _, err := os.Stat(file); err != nil {
+			return config.Config{}, fmt.Errorf("read configuration: %w", err)
+		}
+		paths = []string{file}
+	}
+	return config.Load(paths, instance, env)
+}
+
+func absolute(paths []string) []string {
+	var list []string
+	for _, p := range paths {
+		if abs, err := filepath.Abs(p); err == nil {
+			p = abs
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// sockets are what the server accepts on: those that systemd passed, or those of
+// the command line, and a control socket beside the first. The server closes the
+// listeners; release, called after that, gives up their locks.
+func sockets(o serveOptions) (list []daemon.Listener, release func(), err error) {
+	var locks []io.Closer
+	release = func() {
+		for _, l := range locks {
+			_ = l.Close() // a lock that isn't closed ends with the process
+		}
+	}
+	defer func() {
+		if err != nil {
+			for _, l := range list {
+				_ = l.Close() // the first error is the one to tell
+			}
+			release()
+		}
+	}()
+	bind := func(path string, role daemon.Role) error {
+		l, lock, err := daemon.Listen(path)
+		if err != nil {
+			return err
+		}
+		locks = append(locks, lock)
+		list = append(list, daemon.Listener{UnixListener: l, Role: role})
+		return nil
+	}
+	for role, paths := range map[daemon.Role][]string{daemon.Target: absolute(o.listen), daemon.Draft: absolute(o.draft)} {
+		for _, p := range paths {
+			if err := bind(p, role); err != nil {
+				return list, release, err
+			}
+		}
+	}
+	if len(list) == 0 {
+		if list, err = passed(); err != nil {
+			return list, release, err
+		}
+	}
+	if len(list) == 0 {
+		return list, release, &hinted{
+			err:  errors.New("serve: no socket was passed"),
+			hint: "systemctl --user enable --now wcache@0.socket, or give --listen PATH",
+			exit: exitConfig,
+		}
+	}
+	first := list[0].Addr().String()
+	return list, release, bind(control.Path(first), daemon.Control)
+}
+
+// passed takes the sockets of LISTEN_FDS. Other descriptors are not known yet and
+// are closed.
+func passed() ([]daemon.Listener, error) {
+	files, err := activation.Files()
+	if err != nil {
+		return nil, err
+	}
+	var list []daemon.Listener
+	for _, f := range files {
+		role, ok := map[string]daemon.Role{nameTarget: daemon.Target, nameDraft: daemon.Draft}[f.Name]
+		if !ok && !strings.HasPrefix(f.Name, nameTarget) {
+			err = errors.Join(err, f.FD.Close())
+			continue
+		}
+		if !ok {
+			role = daemon.Target
+		}
+		l, lerr := f.Listener()
+		if lerr != nil {
+			err = errors.Join(err, lerr)
+			continue
+		}
+		list = append(list, daemon.Listener{UnixListener: l, Role: role})
+	}
+	return list, err
+}

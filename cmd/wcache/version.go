@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/wcache/wcache/control"
+)
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "show the version of this program and of the running daemon",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := control.Version{Client: ownVersion()}
+			if reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodStatus}, nil); err == nil {
+				v.Daemon = reply.Status.Version.Daemon
+			}
+			if a.json {
+				return a.printJSON(v)
+			}
+			fmt.Fprintln(a.out, "client", v.Client)
+			if v.Daemon == "" {
+				fmt.Fprintf(a.err, "wcache@%s is not running\n", a.gpu)
+				return nil
+			}
+			fmt.Fprintln(a.out, "daemon", v.Daemon)
+			if v.Daemon != v.Client {
+				fmt.Fprintf(a.err, "wcache: hint: systemctl --user restart wcache@%s.service keeps the weights and runs the new version\n", a.gpu)
+			}
+			return nil
+		},
+	}
+}

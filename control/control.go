@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package control holds the words of the control socket: JSON lines, a request
+// and then replies until one that is final. Status, as a [Status], is also what
+// "wcache status --json" prints: its fields are only ever added to.
+package control
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/wcache/wcache/fingerprint"
+)
+
+// MaxLine is the limit of a line in bytes. A status of thousands of entries with
+// their keys stays below it.
+const MaxLine = 16 << 20
+
+// Schema is the version of Status. It changes only if a field changes its
+// meaning or goes.
+const Schema = 1
+
+// Methods of a Request.
+const (
+	MethodStatus = "status"
+	MethodWarm   = "warm"
+	MethodEvict  = "evict"
+)
+
+// Request is what a client asks. The field that belongs to the method is set.
+type Request struct {
+	Method string `json:"method"`
+	Warm   *Warm  `json:"warm,omitempty"`
+	Evict  *Evict `json:"evict,omitempty"`
+}
+
+// Warm asks for a load as an engine with these options would.
+type Warm struct {
+	Model    string `json:"model"` // an absolute directory, or a model id
+	Revision string `json:"revision,omitempty"`
+	TPSize   int    `json:"tp_size"` // 0: 1
+	TPRank   int    `json:"tp_rank"`
+	PPSize   int    `json:"pp_size"` // 0: 1
+	PPRank   int    `json:"pp_rank"`
+	DType    string `json:"dtype,omitempty"`        // "bfloat16"; "": as the model's configuration says
+	Release  string `json:"vllm_version,omitempty"` // "": the newest that is known
+}
+
+// Evict asks to free entries.
+type Evict struct {
+	Key   string `json:"key,omitempty"` // at least the first digits of a key; "": all
+	Force bool   `json:"force,omitempty"`
+}
+
+// Reply is one line of an answer. The last one is Final and has an Error, or
+// what was asked for.
+type Reply struct {
+	Final    bool      `json:"final"`
+	Error    *Error    `json:"error,omitempty"`
+	Status   *Status   `json:"status,omitempty"`
+	Progress *Progress `json:"progress,omitempty"` // of a warm, before its final line
+	Entry    *Entry    `json:"entry,omitempty"`    // of a warm
+	Evicted  []string  `json:"evicted,omitempty"`  // keys
+}
+
+// Codes of an Error.
+const (
+	CodeFailed     = "failed"
+	CodeUsage      = "usage"
+	CodeNotRunning = "not-running"
+	CodeNoKey      = "no-such-key"
+	CodeInUse      = "in-use"
+)
+
+// Error is a failure with what to do about it.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Status is an instance as people and programs want to see it.
+type Status struct {
+	Schema   int       `json:"schema"`
+	Instance string    `json:"instance"`
+	State    string    `json:"state"` // "serving", "idle" (not running), "stopping"
+	PID      int       `json:"pid,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Version  Version   `json:"version"`
+	Socket   string    `json:"socket"`
+	Device   Device    `json:"device"`
+	Problems []string  `json:"problems"` // what is wrong now, such as a broken configuration
+	Bytes    int64     `json:"bytes"`    // on the device, of all entries
+	Counts   Counts    `json:"counts"`
+	Entries  []Entry   `json:"entries"`
+}
+
+// Version is that of the program that asks and of the daemon.
+type Version struct {
+	Client string `json:"client"`
+	Daemon string `json:"daemon,omitempty"`
+}
+
+// Device is where an instance keeps weights.
+type Device struct {
+	Kind string `json:"kind"` // "host"
+	UUID string `json:"uuid,omitempty"`
+}
+
+// Counts are since the daemon started.
+type Counts struct {
+	Hits    int64 `json:"hits"`
+	Loads   int64 `json:"loads"`
+	Failed  int64 `json:"failed"`
+	Refused int64 `json:"refused"`
+}
+
+// Entry is one rank of a model.
+type Entry struct {
+	Key         string          `json:"key"` // 64 hexadecimal digits
+	Model       string          `json:"model"`
+	State       string          `json:"state"` // "loading", "ready", "leaving"
+	Loader      string          `json:"loader,omitempty"`
+	Reason      string          `json:"reason,omitempty"`
+	Bytes       int64           `json:"bytes"`
+	Tensors     int             `json:"tensors"`
+	Pinned      bool            `json:"pinned"`
+	Engines     []Engine        `json:"engines"`
+	Waiting     int             `json:"waiting"`
+	Progress    *Progress       `json:"progress,omitempty"` // while loading
+	Loaded      time.Time       `json:"loaded,omitzero"`
+	Used        time.Time       `json:"used"`
+	LoadSeconds float64         `json:"load_seconds,omitempty"`
+	Fingerprint fingerprint.Key `json:"fingerprint"`
+}
+
+// Engine is a process that may map an entry.
+type Engine struct {
+	PID   int       `json:"pid"`
+	Comm  string    `json:"comm"`
+	Since time.Time `json:"since"`
+}
+
+// Progress is how far a load is, in bytes and seconds.
+type Progress struct {
+	Done    int64   `json:"done"`
+	Total   int64   `json:"total"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Read reads one line into v. The error is io.EOF where no line was begun.
+func Read(r *bufio.Reader, v any) error {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > MaxLine:
+			return fmt.Errorf("read control line: over the limit of %d bytes", MaxLine)
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return io.EOF
+		case err != nil:
+			return fmt.Errorf("read control line: %w", err)
+		}
+		break
+	}
+	if err := json.Unmarshal(line, v); err != nil {
+		return fmt.Errorf("read control line: %w", err)
+	}
+	return nil
+}
+
+// Write writes v as one line.
+func Write(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write control line: %w", err)
+	}
+	if _, err := w.Write(append(b, '\n')); err != nil {
+		return fmt.Errorf("write control line: %w", err)
+	}
+	return nil
+}
+
+// Path is the control socket that belongs to an engine's socket: the same name
+// with the ending .control.
+func Path(socket string) string {
+	const ending = ".sock"
+	if n := len(socket) - len(ending); n > 0 && socket[n:] == ending {
+		socket = socket[:n]
+	}
+	return socket + ".control"
+}

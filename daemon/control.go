@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/weights"
+)
+
+// progressEvery is how often a client that waits for a load is told how far it is.
+const progressEvery = 100 * time.Millisecond
+
+// serveControl answers one request of a control client.
+func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
+	limit := time.Duration(s.configuration().RequestTimeout)
+	_ = conn.SetReadDeadline(time.Now().Add(limit)) // a closed connection shows at the read
+	var request control.Request
+	if err := control.Read(bufio.NewReader(conn), &request); err != nil {
+		s.log.Warn("control request refused", "pid", p.pid, "err", err)
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	answer := func(reply control.Reply) {
+		_ = conn.SetWriteDeadline(time.Now().Add(limit))
+		if err := control.Write(conn, reply); err != nil {
+			s.log.Debug("control reply not written", "pid", p.pid, "err", err)
+		}
+	}
+	final := control.Reply{Final: true}
+	var err error
+	switch {
+	case request.Method == control.MethodStatus:
+		status := s.status()
+		final.Status = &status
+	case request.Method == control.MethodWarm && request.Warm != nil:
+		ctx, cancel := s.untilHangup(ctx, conn)
+		defer cancel()
+		final.Entry, err = s.warm(ctx, *request.Warm, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
+	case request.Method == control.MethodEvict && request.Evict != nil:
+		final.Evicted, err = s.evict(*request.Evict)
+	default:
+		err = &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("unknown request %q", request.Method), Hint: "wcache version shows whether client and daemon are of one version"}
+	}
+	if err != nil {
+		final.Error = controlError(err)
+	}
+	if request.Method != control.MethodStatus {
+		s.log.Info(request.Method, "pid", p.pid, "err", err)
+	}
+	answer(final)
+}
+
+// warm loads what an engine with the given options would ask for.
+func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control.Progress)) (*control.Entry, error) {
+	path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := weights.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if w.Release == "" {
+		list := layout.Releases()
+		w.Release = list[len(list)-1]
+	}
+	key, err := fingerprint.Compute(dir, fingerprint.Options{
+		TPSize: max(w.TPSize, 1), TPRank: w.TPRank, PPSize: max(w.PPSize, 1), PPRank: w.PPRank, DType: w.DType, Release: w.Release,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.o.Index.Add(path)
+	hold, err := s.getWithProgress(ctx, key, progress)
+	if err != nil {
+		return nil, err
+	}
+	defer hold.Release()
+	for _, e := range s.status().Entries {
+		if e.Key == hold.ID() {
+			return &e, nil
+		}
+	}
+	return nil, fmt.Errorf("warm %q: it was evicted as soon as it was loaded", w.Model)
+}
+
+// getWithProgress waits for an entry and tells meanwhile how far its load is.
+func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, progress func(control.Progress)) (*cache.Hold, error) {
+	type result struct {
+		hold *cache.Hold
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		hold, err := s.cache.Get(ctx, key)
+		done <- result{hold, err}
+	}()
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-done:
+			return r.hold, r.err
+		case <-tick.C:
+			for _, e := range s.status().Entries {
+				if e.Key == key.ID() && e.Progress != nil {
+					progress(*e.Progress)
+				}
+			}
+		}
+	}
+}
+
+// evict frees the entries whose keys begin with the given digits.
+func (s *Server) evict(e control.Evict) ([]string, error) {
+	list, _ := s.cache.Status()
+	evicted := []string{}
+	found := false
+	for _, entry := range list {
+		if entry.State != cache.Ready || !strings.HasPrefix(entry.ID, e.Key) {
+			continue
+		}
+		if found && e.Key != "" {
+			return evicted, &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("more than one key begins with %q", e.Key), Hint: "give more of its digits"}
+		}
+		found = true
+	}
+	if !found && e.Key != "" {
+		return evicted, &cache.NoEntry{ID: e.Key}
+	}
+	var errs error
+	for _, entry := range list {
+		if entry.State != cache.Ready || !strings.HasPrefix(entry.ID, e.Key) {
+			continue
+		}
+		if err := s.cache.Evict(entry.ID, e.Force); err != nil {
+			errs = errors.Join(errs, err)
+			continue
+		}
+		evicted = append(evicted, entry.ID)
+	}
+	return evicted, errs
+}
+
+func controlError(err error) *control.Error {
+	var known *control.Error
+	var inUse *cache.InUse
+	var none *cache.NoEntry
+	var no *resolve.Refusal
+	var differs *Mismatch
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &inUse):
+		return &control.Error{Code: control.CodeInUse, Message: err.Error(), Hint: "end the engines, or evict with --force: they keep what they have mapped"}
+	case errors.As(err, &none):
+		return &control.Error{Code: control.CodeNoKey, Message: err.Error(), Hint: "wcache status lists the keys"}
+	case errors.As(err, &no):
+		return &control.Error{Code: control.CodeFailed, Message: err.Error(), Hint: no.Hint}
+	case errors.As(err, &differs):
+		return &control.Error{Code: control.CodeFailed, Message: err.Error(), Hint: "policy is \"pinned\": evict what is held first"}
+	}
+	return &control.Error{Code: control.CodeFailed, Message: err.Error()}
+}

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/torch"
+)
+
+// serveEngine answers one request of an engine.
+func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, role Role) {
+	limit := time.Duration(s.configuration().RequestTimeout)
+	_ = conn.SetReadDeadline(time.Now().Add(limit)) // for the whole message; a closed connection shows at the read
+	if ctx.Err() != nil {
+		_ = conn.SetReadDeadline(time.Now())
+	}
+	frame, err := protocol.ReadFrame(conn, protocol.MaxRequest)
+	var request *protocol.Request
+	if err == nil {
+		request, err = protocol.DecodeRequest(frame)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) { // a connection that only looks whether somebody is there
+			s.log.Warn("request refused", "pid", p.pid, "role", role, "err", err)
+			_ = s.reply(conn, protocol.Error(err.Error()))
+		}
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	switch request.Cmd {
+	case "get_state":
+		s.getState(ctx, conn, p, role, request)
+	case "get_memory":
+		bytes := s.cache.Memory(role == Draft)
+		s.log.Info("get_memory", "pid", p.pid, "role", role, "bytes", bytes)
+		s.end(conn, p, protocol.Memory(bytes))
+	case "release":
+		freed := s.cache.Release(p.pid)
+		s.log.Info("release", "pid", p.pid, "role", role, "freed", freed)
+		s.end(conn, p, protocol.OK())
+	case "watch":
+		s.watch(ctx, conn, p)
+	default:
+		s.log.Warn("request refused", "pid", p.pid, "role", role, "cmd", request.Cmd)
+		s.end(conn, p, protocol.UnknownCommand(request.Cmd))
+	}
+}
+
+// getState finds or loads what the key names and hands it out.
+func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role Role, request *protocol.Request) {
+	begin := time.Now()
+	if !request.HasKey {
+		s.log.Warn("get_state without a key", "pid", p.pid)
+		s.end(conn, p, protocol.MissingKey(request))
+		return
+	}
+	key := request.Key
+	log := s.log.With("pid", p.pid, "role", role, "key", key.ID()[:12])
+	if key.Bool("is_draft") != (role == Draft) {
+		log.Warn("get_state refused", "reason", "the socket is for the other role")
+		s.end(conn, p, protocol.Mismatch([]string{"is_draft"}))
+		return
+	}
+	ctx, cancel := s.untilHangup(ctx, conn)
+	defer cancel()
+	hold, err := s.cache.Get(ctx, key)
+	if err != nil {
+		log.Warn("get_state refused", "seconds", time.Since(begin).Seconds(), "err", err)
+		s.mu.Lock()
+		s.refused++
+		s.mu.Unlock()
+		s.end(conn, p, s.no(err))
+		return
+	}
+	defer hold.Release()
+	payload, err := s.state(request, hold)
+	if err != nil {
+		log.Error("get_state refused", "err", err)
+		s.end(conn, p, protocol.Error(err.Error()))
+		return
+	}
+	// Attached before it is told anything: from then on its end frees the entry.
+	hold.Attach(cache.Engine{PID: p.pid, Name: p.name(), Since: time.Now()})
+	if err := s.engines.watch(p.pid); err != nil {
+		s.cache.Detach(p.pid)
+		log.Warn("engine is gone before the answer", "err", err)
+		return
+	}
+	if err := s.reply(conn, payload); err != nil {
+		log.Warn("get_state not answered", "err", err)
+		return
+	}
+	log.Info("get_state", "model", hold.Model(), "bytes", hold.Table().Bytes(), "hit", hold.Hit(), "seconds", time.Since(begin).Seconds())
+	s.tellStatus()
+}
+
+// state is the reply that hands out an entry.
+func (s *Server) state(request *protocol.Request, hold *cache.Hold) ([]byte, error) {
+	var form protocol.Form
+	switch s.configuration().Handles {
+	case config.HandlesValue:
+		var readers []io.ReaderAt
+		for _, seg := range hold.Segments() {
+			readers = append(readers, descriptor(seg.FD.Int()))
+		}
+		form = torch.ByValue{Segments: readers}
+	default:
+		var numbers []int
+		for _, seg := range hold.Segments() {
+			numbers = append(numbers, seg.FD.Int())
+		}
+		form = torch.Mapped{PID: os.Getpid(), FDs: numbers}
+	}
+	return protocol.EncodeState(protocol.State{
+		Module: request.Module, Table: hold.Table(), Attrs: request.WantsAttrs(), GPUUUID: s.o.UUID,
+	}, form)
+}
+
+// no words an error as the protocol wants it: what lasts is a mismatch, at which
+// an engine gives up; what passes is an error, at which it tries again.
+func (s *Server) no(err error) []byte {
+	var differs *Mismatch
+	if errors.As(err, &differs) {
+		return protocol.Mismatch(differs.Fields)
+	}
+	var refusal *resolve.Refusal
+	if errors.As(err, &refusal) {
+		text := refusal.Reason
+		if refusal.Hint != "" {
+			text += " (" + refusal.Hint + ")"
+		}
+		return protocol.Mismatch([]string{refusal.Field, text})
+	}
+	return protocol.Error(err.Error())
+}
+
+// watch keeps a connection until the engine or the server ends. The engine only
+// reads, and takes the end of the connection for the end of the weights' keeper.
+func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
+	if err := s.reply(conn, protocol.OK()); err != nil {
+		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
+		return
+	}
+	s.log.Info("watch", "pid", p.pid)
+	ctx, cancel := s.untilHangup(ctx, conn)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// untilHangup gives a context that ends when the peer closes the connection, on
+// which nothing more is to be read. The caller cancels it before it closes the
+// connection.
+func (s *Server) untilHangup(ctx context.Context, conn *net.UnixConn) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := conn.Read(make([]byte, 1))
+		var timeout net.Error
+		if err != nil && errors.As(err, &timeout) && timeout.Timeout() {
+			return // told to end, below or by the server's end
+		}
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		_ = conn.SetReadDeadline(time.Now())
+		<-done
+	}
+}
+
+// end answers and logs if that can't be done: the request ends here.
+func (s *Server) end(conn *net.UnixConn, p peer, payload []byte) {
+	if err := s.reply(conn, payload); err != nil {
+		s.log.Warn("reply not written", "pid", p.pid, "err", err)
+	}
+}
+
+func (s *Server) reply(conn *net.UnixConn, payload []byte) error {
+	if err := conn.SetWriteDeadline(time.Now().Add(time.Duration(s.configuration().RequestTimeout))); err != nil {
+		return fmt.Errorf("write reply: %w", err)
+	}
+	return protocol.WriteFrame(conn, payload)
+}

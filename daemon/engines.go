@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// engines waits for the end of processes that were given handles. A process maps
+// memory until it ends, whatever it says, so its end is what frees an entry.
+// Safe for concurrent use.
+type engines struct {
+	gone func(pid int) // called once for each process, when it has ended
+	wait sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	fds    map[int]*os.File // pidfds by pid
+}
+
+func newEngines(gone func(pid int)) *engines {
+	return &engines{gone: gone, fds: make(map[int]*os.File)}
+}
+
+// watch begins to wait for a process, unless that is done already.
+func (e *engines) watch(pid int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.fds[pid] != nil {
+		return nil
+	}
+	// Non-blocking, so that Go's poller does the waiting and no thread.
+	n, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	f := os.NewFile(uintptr(n), fmt.Sprintf("pidfd:%d", pid))
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return errors.Join(fmt.Errorf("watch process %d: %w", pid, err), f.Close())
+	}
+	e.fds[pid] = f
+	e.wait.Go(func() {
+		err := raw.Read(func(fd uintptr) bool {
+			set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(set, 0)
+			return err == nil && n > 0
+		})
+		e.mu.Lock()
+		delete(e.fds, pid)
+		closed := e.closed
+		e.mu.Unlock()
+		_ = f.Close() // again, if close has done it
+		if err == nil && !closed {
+			e.gone(pid)
+		}
+	})
+	return nil
+}
+
+// close ends all waiting without calling gone.
+func (e *engines) close() {
+	e.mu.Lock()
+	e.closed = true
+	for _, f := range e.fds {
+		_ = f.Close() // a pidfd has nothing to lose
+	}
+	e.mu.Unlock()
+	e.wait.Wait()
+}

@@ -1,0 +1,268 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package daemon is the server: it accepts engines and control clients, reads a
+// request within its time, has the cache find or load what is asked for, and
+// answers. It stays up and says why where it can't do something.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/weights"
+)
+
+// Role is what a socket is for.
+type Role string
+
+// The roles. An engine's draft model has a socket of its own, so that a request
+// without a key says which of the two it is about.
+const (
+	Target  Role = "target"
+	Draft   Role = "draft"
+	Control Role = "control"
+)
+
+// maxConns is the most connections that are served at once, watches included.
+const maxConns = 4096
+
+// Listener is a socket to accept on. The server closes it.
+type Listener struct {
+	*net.UnixListener
+	Role Role
+}
+
+// Options of a server.
+type Options struct {
+	Instance string // "host", "0", …
+	Device   string // what the loader opens: "host"
+	UUID     string // told to engines, which then compare it with their GPU's; "" tells none
+	Version  string
+	// Configure reads the configuration, at the start and on Reload.
+	Configure func() (config.Config, error)
+	Index     *weights.Index
+	IndexPath string // where the index is kept, "": nowhere
+	Manifest  string // path of the manifest, "": none is kept
+	Loader    loader.Options
+	Env       func(string) string // leads to the Hugging Face cache; nil: os.Getenv
+	Log       *slog.Logger        // nil: slog.Default()
+	// Activated tells that another process keeps the sockets open, so that the
+	// server may end when it is idle.
+	Activated bool
+	// Status is told what to show beside the service's name. Nil: nobody.
+	Status func(text string)
+}
+
+// Server answers engines and control clients.
+type Server struct {
+	o       Options
+	log     *slog.Logger
+	cache   *cache.Cache
+	engines *engines
+	since   time.Time
+	conns   sync.WaitGroup
+	slots   chan struct{} // a token a connection
+
+	mu        sync.Mutex
+	config    config.Config
+	configErr error // why config isn't what the file says
+	saveErr   error // why the manifest isn't what is held
+	refused   int64
+	last      time.Time // of the last request's end
+	paths     []string
+}
+
+// New makes a server. Serve runs it.
+func New(o Options) *Server {
+	if o.Env == nil {
+		o.Env = os.Getenv
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), since: time.Now(), last: time.Now()}
+	s.config, s.configErr = o.Configure()
+	if s.configErr != nil {
+		s.config = config.Default()
+		s.log.Error("configuration is not used", "err", s.configErr)
+	}
+	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Changed: s.changed})
+	s.engines = newEngines(func(pid int) {
+		s.cache.Detach(pid)
+		s.log.Debug("engine ended", "pid", pid)
+		s.tellStatus()
+	})
+	s.applyRoots()
+	return s
+}
+
+// Reload reads the configuration again. A broken one changes nothing but what
+// status says.
+func (s *Server) Reload() error {
+	c, err := s.o.Configure()
+	s.mu.Lock()
+	s.configErr = err
+	if err == nil {
+		s.config = c
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	s.cache.SetBudget(int64(c.Budget))
+	s.applyRoots()
+	return nil
+}
+
+func (s *Server) applyRoots() {
+	c := s.configuration()
+	roots := append(append([]string(nil), c.Roots...), c.Pins...)
+	s.o.Index.SetRoots(append(roots, weights.HubCache(s.o.Env)))
+}
+
+func (s *Server) configuration() config.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.config
+}
+
+// Serve accepts until ctx is done, or until the server has been idle for as long
+// as the configuration says, if it is allowed to end then. It ends loads and
+// requests, frees what is held, and gives nil.
+func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
+	if len(listeners) == 0 {
+		return errors.New("serve: no sockets")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var accepting sync.WaitGroup
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		s.mu.Lock()
+		s.paths = append(s.paths, l.Addr().String())
+		s.mu.Unlock()
+		accepting.Go(func() { failed <- s.accept(ctx, l) })
+	}
+	s.tellStatus()
+	idle := time.NewTicker(time.Second)
+	defer idle.Stop()
+	var err error
+wait:
+	for {
+		select {
+		case <-ctx.Done():
+			break wait
+		case err = <-failed:
+			break wait
+		case <-idle.C:
+			if s.o.Activated && s.idle() {
+				s.log.Info("ending: nothing was held or asked for", "for", time.Duration(s.configuration().IdleExit))
+				break wait
+			}
+		}
+	}
+	cancel()
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	accepting.Wait()
+	// Loads end with an error that their waiters are told before connections go.
+	s.cache.Close()
+	s.conns.Wait()
+	s.engines.close()
+	s.saveIndex()
+	return err
+}
+
+// idle reports whether the time to end has come. A connection that comes in this
+// very moment waits in the socket, which its owner keeps open.
+func (s *Server) idle() bool {
+	s.mu.Lock()
+	after, last := time.Duration(s.config.IdleExit), s.last
+	s.mu.Unlock()
+	return after > 0 && len(s.slots) == 0 && time.Since(last) >= after && s.cache.Empty()
+}
+
+func (s *Server) accept(ctx context.Context, l Listener) error {
+	for {
+		s.slots <- struct{}{}
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			<-s.slots
+			if ctx.Err() != nil {
+				return nil
+			}
+			var again interface{ Temporary() bool }
+			if errors.As(err, &again) && again.Temporary() { // no descriptors left, say
+				s.log.Error("cannot accept", "err", err)
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+		}
+		s.conns.Go(func() {
+			defer func() { <-s.slots }()
+			s.serve(ctx, conn, l.Role)
+			s.mu.Lock()
+			s.last = time.Now()
+			s.mu.Unlock()
+		})
+	}
+}
+
+// serve has one connection from its first byte to its end.
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn, role Role) {
+	defer func() { _ = conn.Close() }()
+	// When the server ends, a peer that says nothing isn't waited for.
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	p, err := peerOf(conn)
+	if err == nil && p.uid != os.Getuid() {
+		err = fmt.Errorf("check peer: process %d of uid %d is not this user's", p.pid, p.uid)
+	}
+	if err != nil {
+		s.log.Warn("connection refused", "role", role, "err", err)
+		return
+	}
+	if role == Control {
+		s.serveControl(ctx, conn, p)
+		return
+	}
+	s.serveEngine(ctx, conn, p, role)
+}
+
+// changed keeps the manifest in step with the cache.
+func (s *Server) changed(entries []manifest.Entry) {
+	s.tellStatus()
+	if s.o.Manifest == "" {
+		return
+	}
+	err := (&manifest.Manifest{Schema: manifest.Schema, Entries: entries}).Save(s.o.Manifest)
+	s.mu.Lock()
+	before := s.saveErr
+	s.saveErr = err
+	s.mu.Unlock()
+	if err != nil && before == nil { // once, not with every request
+		s.log.Error("manifest is not written, serving goes on", "err", err)
+	}
+}
+
+func (s *Server) saveIndex() {
+	if s.o.IndexPath == "" {
+		return
+	}
+	if err := s.o.Index.Save(s.o.IndexPath); err != nil {
+		s.log.Warn("index of model directories is not kept", "err", err)
+	}
+}

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/control"
+)
+
+// status is the instance as a client sees it, all but the client's version.
+func (s *Server) status() control.Status {
+	entries, stats := s.cache.Status()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := control.Status{
+		Schema: control.Schema, Instance: s.o.Instance, State: "serving", PID: os.Getpid(), Since: s.since.UTC(),
+		Version: control.Version{Daemon: s.o.Version}, Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
+		Problems: []string{}, Entries: []control.Entry{},
+		Counts: control.Counts{Hits: stats.Hits, Loads: stats.Loads, Failed: stats.Failed, Refused: s.refused},
+	}
+	if len(s.paths) > 0 {
+		out.Socket = s.paths[0]
+	}
+	for _, err := range []error{s.configErr, s.saveErr} {
+		if err != nil {
+			out.Problems = append(out.Problems, err.Error())
+		}
+	}
+	for _, e := range entries {
+		out.Bytes += e.Bytes
+		out.Entries = append(out.Entries, entry(e))
+	}
+	return out
+}
+
+func entry(e cache.Status) control.Entry {
+	out := control.Entry{
+		Key: e.ID, Model: e.Model, State: string(e.State), Loader: e.Loader, Reason: e.Reason, Bytes: e.Bytes,
+		Tensors: e.Tensors, Pinned: e.Pinned, Engines: []control.Engine{}, Waiting: e.Waiting,
+		Loaded: e.Loaded.UTC(), Used: e.Used.UTC(), LoadSeconds: e.Seconds, Fingerprint: e.Key,
+	}
+	if e.Loaded.IsZero() {
+		out.Loaded = time.Time{}
+	}
+	for _, x := range e.Engines {
+		out.Engines = append(out.Engines, control.Engine{PID: x.PID, Comm: x.Name, Since: x.Since.UTC()})
+	}
+	if e.State == cache.Loading {
+		out.Progress = &control.Progress{Done: e.Progress.Done, Total: e.Progress.Total, Seconds: time.Since(e.Started).Seconds()}
+	}
+	return out
+}
+
+// tellStatus says in a line what the service does, for "systemctl status".
+func (s *Server) tellStatus() {
+	if s.o.Status == nil {
+		return
+	}
+	entries, _ := s.cache.Status()
+	var bytes int64
+	engines := 0
+	loading := ""
+	models := 0
+	for _, e := range entries {
+		bytes += e.Bytes
+		engines += len(e.Engines)
+		if e.State == cache.Loading {
+			loading = ", loading"
+			if e.Progress.Total > 0 {
+				loading += fmt.Sprintf(" %d %%", 100*e.Progress.Done/e.Progress.Total)
+			}
+			continue
+		}
+		models++
+	}
+	if len(entries) == 0 {
+		s.o.Status("empty")
+		return
+	}
+	s.o.Status(fmt.Sprintf("%s, %.1f GiB, %s attached%s", count(models, "model"), float64(bytes)/(1<<30), count(engines, "engine"), loading))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
