@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package fingerprint
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/wcache/wcache/weights"
+)
+
+// Blame is where a difference comes from.
+type Blame string
+
+const (
+	// Directory means that the engine runs on another model directory.
+	Directory Blame = "directory"
+	// Option means that the engine's command line makes the difference, whatever
+	// the directory.
+	Option Blame = "option"
+	// Unknown means that the field can't be computed from this directory, so
+	// that nothing is said against it.
+	Unknown Blame = "unknown"
+)
+
+// Difference is a field of an engine's key that isn't what the files of a
+// directory give.
+type Difference struct {
+	Field    string `json:"field"`
+	Engine   any    `json:"engine"`
+	Computed any    `json:"computed"` // nil for Unknown
+	Why      string `json:"why"`      // for people: the engine's option or the file that makes it
+	Blame    Blame  `json:"blame"`
+}
+
+// Explain compares the fields of an engine's key that come from files with what
+// a directory gives: checkpoint, model_arch, dtype, quantization,
+// quant_config_hash and rope_parameters_hash, in this order, and only those that
+// the key has. An engine without options finds no difference. Fields that can't
+// be computed are in the list, as Unknown.
+//
+// A checkpoint that is a model's name or path says nothing of a directory, and
+// is not compared.
+func Explain(engine Key, d *weights.Dir) []Difference {
+	var names []string
+	for _, f := range engine.fields {
+		names = append(names, f.Name)
+	}
+	c := computer{dir: d, options: Options{FIPS: usesSHA256(engine)}, legacyQuant: legacyQuant(names)}
+	var list []Difference
+	online := false // an option quantizes the model
+	for _, name := range computed {
+		theirs, ok := engine.Get(name)
+		if !ok || name == "checkpoint" && !isHash(engine.Str(name)) {
+			continue
+		}
+		ours, err := c.field(name)
+		var u *Uncomputable
+		if errors.As(err, &u) {
+			list = append(list, Difference{Field: name, Engine: theirs, Why: u.Reason, Blame: Unknown})
+			continue
+		}
+		if same(theirs, ours) {
+			continue
+		}
+		if name == "quantization" && ours == nil {
+			online = true
+		}
+		diff := Difference{Field: name, Engine: theirs, Computed: ours}
+		diff.Why, diff.Blame = why(name, online, engine)
+		list = append(list, diff)
+	}
+	return list
+}
+
+// why says what makes a field.
+func why(name string, online bool, engine Key) (string, Blame) {
+	switch name {
+	case "checkpoint":
+		return "the names or headers of the safetensors files differ", Directory
+	case "model_arch":
+		return "architectures of config.json, unless the engine has --hf-overrides", Directory
+	case "dtype":
+		return fmt.Sprintf("the engine was started with --dtype %s, or its GPU has no bfloat16", strings.TrimPrefix(engine.Str(name), "torch.")), Option
+	case "quantization":
+		if online {
+			return fmt.Sprintf("the engine quantizes while it loads: --quantization %s", engine.Str(name)), Option
+		}
+		return "quantization_config of config.json", Directory
+	case "quant_config_hash":
+		if online {
+			return "follows from the engine's --quantization", Option
+		}
+		return "quantization_config of config.json, unless the engine has --quantization-config", Directory
+	default: // rope_parameters_hash
+		return "rope parameters and max_position_embeddings of config.json, unless the engine has --hf-overrides", Directory
+	}
+}
+
+// isHash tells a checkpoint hash from a model's name.
+func isHash(s string) bool {
+	return (len(s) == 32 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// usesSHA256 tells from the length of its hashes which ones a key has.
+func usesSHA256(k Key) bool {
+	for _, name := range []string{"checkpoint", "quant_config_hash", "rope_parameters_hash"} {
+		if s := k.Str(name); isHash(s) {
+			return len(s) == 64
+		}
+	}
+	return false
+}
