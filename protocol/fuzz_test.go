@@ -18,7 +18,8 @@ func FuzzReadFrame(f *testing.F) {
 	}
 	f.Add([]byte("\x00\x00\x00\x00\x00\x00\x00\x04abcd"), int64(3))
 	f.Fuzz(func(t *testing.T, in []byte, limit int64) {
-		b, err := ReadFrame(bytes.NewReader(in), max(limit, 0))
+		limit = max(limit, 0)
+		b, err := ReadFrame(bytes.NewReader(in), limit)
 		if err != nil {
 			if b != nil {
 				t.Fatalf("%d bytes and error %v", len(b), err)

@@ -6,6 +6,7 @@ package protocol
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/protocol/pickle"
+	"github.com/wcache/wcache/tensor"
 )
 
 // TestReadFrame is about frames that are too long, cut short, or slow (case P1).
@@ -264,6 +266,119 @@ func TestReplies(t *testing.T) {
 		} else if diff := cmp.Diff(&tt.want, got); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
+	}
+}
+
+// cuda is a form that describes every tensor by one handle.
+type cuda struct{}
+
+func (cuda) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
+	x := &t.Tensors[i]
+	s := t.Storages[x.Storage]
+	size := pickle.Tuple{}
+	for _, n := range x.Shape {
+		size = append(size, n)
+	}
+	enc.Name("ipc_args")
+	enc.Value(ipcArgs(size, s.Bytes, s.Offset))
+	enc.Name("cpu_tensor")
+	enc.None()
+	return nil
+}
+
+func ipcArgs(size pickle.Tuple, bytes, offset int64) pickle.Tuple {
+	return pickle.Tuple{tensorClass, &pickle.Call{Func: sizeClass, Args: pickle.Tuple{size}}, pickle.Tuple{int64(1)}, int64(0), typedStorage,
+		pickle.Global{Module: "torch", Name: "uint8"}, int64(0), []byte("handle"), bytes, offset, false, []byte("/x"), int64(0), make([]byte, 64), false}
+}
+
+// TestManyTensors is about a reply of several batches and frames.
+func TestManyTensors(t *testing.T) {
+	const n = 1100
+	table := &tensor.Table{Segments: []int64{n * tensor.Alignment}}
+	want := &Reply{Status: StatusOK, Attrs: []tensor.Attr{}, HasAttrs: true}
+	for i := range int64(n) {
+		x := tensor.Tensor{Name: fmt.Sprintf("layers.%d.weight", i), Kind: tensor.Param, DType: tensor.U8, Shape: []int64{i % 200}, Stride: []int64{1}, Storage: int(i)}
+		s := tensor.Storage{Offset: i * tensor.Alignment, Bytes: i % 200}
+		table.Tensors, table.Storages = append(table.Tensors, x), append(table.Storages, s)
+		table.Aliases = append(table.Aliases, tensor.Alias{Name: fmt.Sprintf("alias.%d", i), Target: x.Name})
+		want.Entries = append(want.Entries, Entry{Name: x.Name, Kind: x.Kind, DType: x.DType, Shape: x.Shape, Stride: x.Stride,
+			Storage: Storage{Handle: []byte("handle"), Bytes: s.Bytes, HandleOffset: s.Offset}})
+	}
+	want.Aliases = table.Aliases
+	b, err := EncodeState(State{Module: DefaultModule, Table: table, Attrs: true}, cuda{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := DecodeReply(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDecodeReplyRefuses(t *testing.T) {
+	reply := func(items ...item) any { return request(append([]item{{Key: "status", Value: "ok"}}, items...)...) }
+	entry := func(state ...item) any {
+		return reply(item{Key: "entries", Value: request(item{Key: "w", Value: instance(entryClass, request(state...))})})
+	}
+	param := item{Key: "kind", Value: "param"}
+	ipc := func(change func(args pickle.Tuple)) any {
+		args := ipcArgs(pickle.Tuple{int64(1)}, 1, 0)
+		change(args)
+		return entry(param, item{Key: "ipc_args", Value: args})
+	}
+	cpu := func(f pickle.Global, args ...any) any {
+		storage := &pickle.Call{Func: rebuildStorage, Args: pickle.Tuple{&pickle.Call{Func: f, Args: args}, pickle.Global{Module: "torch", Name: "uint8"}}}
+		hooks := &pickle.Call{Func: orderedDict, Args: pickle.Tuple{}}
+		whole := &pickle.Call{Func: rebuildTensor, Args: pickle.Tuple{storage, int64(0), pickle.Tuple{}, pickle.Tuple{}, false, hooks}}
+		return entry(param, item{Key: "cpu_tensor", Value: whole})
+	}
+	u8 := pickle.Global{Module: "torch", Name: "uint8"}
+	for _, tt := range []struct {
+		name string
+		in   any
+		want string
+	}{
+		{"a string", "ok", "it is no dict"},
+		{"no status", request(), `status ""`},
+		{"another status", request(item{Key: "status", Value: "fine"}), `status "fine"`},
+		{"status of an int", request(item{Key: "status", Value: int64(1)}), "status: is a int64, not a string"},
+		{"fields of a string", reply(item{Key: "fields", Value: "dtype"}), "fields: is a string, not a *pickle.List"},
+		{"field of none", reply(item{Key: "fields", Value: &pickle.List{Items: []any{nil}}}), "fields: is a <nil>, not a string"},
+		{"memory of a float", reply(item{Key: "memory_bytes", Value: 1.5}), "memory_bytes: is a float64, not a int64"},
+		{"alias of an int", reply(item{Key: "aliases", Value: request(item{Key: "a", Value: int64(1)})}), `aliases: "a": is a int64, not a string`},
+		{"entries of a list", reply(item{Key: "entries", Value: &pickle.List{}}), "entries: is a *pickle.List, not a *pickle.Dict"},
+		{"a function", reply(item{Key: "x", Value: pickle.Global{Module: "posix", Name: "system"}}), `decode pickle: global "system" of module "posix" is not allowed`},
+		{"entry of a tensor", reply(item{Key: "entries", Value: request(item{Key: "w", Value: &pickle.Object{Class: tensorClass, Args: pickle.Tuple{}, State: &pickle.Dict{}}})}),
+			`entries: "w": instance of torch.Tensor`},
+		{"no kind", entry(), `entries: "w": kind is neither "param" nor "buffer"`},
+		{"no data", entry(param), `entries: "w": neither ipc_args nor cpu_tensor, or both`},
+		{"ipc of fourteen", entry(param, item{Key: "ipc_args", Value: ipcArgs(nil, 0, 0)[:14]}), `entries: "w": 14 ipc_args, or not of a tensor`},
+		{"ipc without a size", ipc(func(a pickle.Tuple) { a[1] = pickle.Tuple{int64(1)} }), `entries: "w": shape: no call of torch.Size with 1 arguments`},
+		{"ipc of 17 dimensions", ipc(func(a pickle.Tuple) { a[2] = make(pickle.Tuple, 17) }), `entries: "w": stride: 17 dimensions`},
+		{"ipc without a type", ipc(func(a pickle.Tuple) { a[5] = nil }), `entries: "w": element type is no name`},
+		{"ipc of a class as type", ipc(func(a pickle.Tuple) { a[5] = tensorClass }), `entries: "w": parse torch dtype: unknown "torch.Tensor"`},
+		{"ipc without a handle", ipc(func(a pickle.Tuple) { a[7] = "handle" }), `entries: "w": handle: is a string, not a []uint8`},
+		{"cpu of another function", entry(param, item{Key: "cpu_tensor", Value: &pickle.Call{Func: orderedDict, Args: pickle.Tuple{}}}),
+			`entries: "w": no call of torch._utils._rebuild_tensor_v2 with 6 arguments`},
+		{"mapped shared", cpu(fromFile, "/x", true, int64(1)), `entries: "w": storage: made by torch.UntypedStorage.from_file with 3 arguments`},
+		{"part of a buffer", cpu(fromBuffer, []byte("ab"), "little", int64(1), int64(0), u8), `entries: "w": storage: count 1 and offset 0 of 2 bytes`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := pickle.Encode(tt.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := DecodeReply(b)
+			if r != nil || err == nil {
+				t.Fatalf("reply %+v, error %v", r, err)
+			}
+			if got := strings.TrimPrefix(err.Error(), "decode reply: "); got != tt.want {
+				t.Errorf("error %q\n want %q", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -5,7 +5,6 @@ package pickle
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"slices"
 	"unicode/utf8"
@@ -36,39 +35,6 @@ func Decode(b []byte, o Options) (any, error) {
 		return nil, d.err
 	}
 	return d.stack[0].value, nil
-}
-
-// slot is a value on the stack or in the memo. node is its place in
-// decoder.nodes, 0 for a value that can't hold others.
-type slot struct {
-	value any
-	node  int
-}
-
-// node is what is known of a value that holds others. Python may put a value
-// into another and change it later, which is how a value comes to contain
-// itself; its pickler needs that for nothing but such values. So a node that is
-// inside another is final, and depth and size can be kept exactly.
-type node struct {
-	depth  int  // 1 for one that holds no nodes
-	size   int  // values in the tree below, itself included
-	inside bool // it is a part of another
-}
-
-// decoder is Python's pickle machine. err is the first error; once it is set,
-// nothing that the machine does counts.
-type decoder struct {
-	in    []byte
-	pos   int
-	op    int // where the current opcode is
-	frame int // end of the latest frame
-	opts  Options
-	stack []slot
-	marks []int // lengths of the stack at the open marks
-	memo  []slot
-	nodes []node
-	items int
-	err   error
 }
 
 func (d *decoder) run() {
@@ -322,127 +288,5 @@ func (d *decoder) build(state []slot) {
 	}
 	if d.extend(to.node, state); d.err == nil {
 		o.State = state[0].value
-	}
-}
-
-// hold makes the slot of a new value that holds items.
-func (d *decoder) hold(v any, items []slot) slot {
-	d.nodes = append(d.nodes, node{depth: 1, size: 1})
-	s := slot{v, len(d.nodes) - 1}
-	d.extend(s.node, items)
-	return s
-}
-
-// extend enters items into node i.
-func (d *decoder) extend(i int, items []slot) {
-	if d.err != nil {
-		return
-	}
-	depth, size := 1, len(items)
-	for _, s := range items {
-		if s.node == 0 {
-			continue
-		}
-		n := &d.nodes[s.node]
-		n.inside = true
-		depth = max(depth, n.depth+1)
-		if size += n.size - 1; size > d.opts.MaxItems {
-			break
-		}
-	}
-	n := &d.nodes[i]
-	n.depth = max(n.depth, depth)
-	n.size += size
-	switch {
-	case n.inside:
-		d.fail("value is changed after it became a part of another")
-	case n.depth > MaxDepth:
-		d.limit("levels of values", MaxDepth)
-	case n.size > d.opts.MaxItems:
-		d.limit("values", d.opts.MaxItems)
-	}
-}
-
-func (d *decoder) push(s slot) {
-	if d.items++; d.items > d.opts.MaxItems {
-		d.limit("values", d.opts.MaxItems)
-		return
-	}
-	d.stack = append(d.stack, s)
-}
-
-// floor is how far the stack may be emptied: to the last mark.
-func (d *decoder) floor() int {
-	if len(d.marks) == 0 {
-		return 0
-	}
-	return d.marks[len(d.marks)-1]
-}
-
-func (d *decoder) top() slot {
-	if len(d.stack) == d.floor() {
-		d.fail("stack is empty")
-		return slot{}
-	}
-	return d.stack[len(d.stack)-1]
-}
-
-// pop removes the last n values. They are valid until the next push; after an
-// error there are none.
-func (d *decoder) pop(n int) []slot {
-	base := len(d.stack) - n
-	if base < d.floor() {
-		d.fail("stack is empty")
-	}
-	if d.err != nil {
-		return nil
-	}
-	items := d.stack[base:]
-	d.stack = d.stack[:base]
-	return items
-}
-
-// popMark removes the values above the last mark, and the mark.
-func (d *decoder) popMark() []slot {
-	if len(d.marks) == 0 {
-		d.fail("no mark is open")
-		return nil
-	}
-	items := d.pop(len(d.stack) - d.floor())
-	d.marks = d.marks[:len(d.marks)-1]
-	return items
-}
-
-// take reads n bytes, nil after an error.
-func (d *decoder) take(n uint64) []byte {
-	if n > uint64(len(d.in)-d.pos) {
-		d.fail("ends in the middle of an opcode")
-	}
-	if d.err != nil {
-		return nil
-	}
-	b := d.in[d.pos : d.pos+int(n)]
-	d.pos += int(n)
-	return b
-}
-
-// uint reads a little-endian integer of n bytes.
-func (d *decoder) uint(n int) uint64 {
-	var v uint64
-	for i, c := range d.take(uint64(n)) {
-		v |= uint64(c) << (8 * i)
-	}
-	return v
-}
-
-func (d *decoder) fail(format string, args ...any) {
-	if d.err == nil {
-		d.err = &SyntaxError{d.op, fmt.Sprintf(format, args...)}
-	}
-}
-
-func (d *decoder) limit(what string, n int) {
-	if d.err == nil {
-		d.err = &LimitError{what, n}
 	}
 }
