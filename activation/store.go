@@ -28,7 +28,9 @@ const (
 // Store leaves duplicates of fds with the manager, which passes them as [Files]
 // called name to the next process of this service: after a restart or a crash,
 // not after a stop or a clean exit. The caller keeps fds. Descriptors of one
-// open file are kept once; a name may be used for many, and more than once.
+// open file are kept once. A name may be used for many, and more than once, but
+// descriptors come back in no order: what has to be told apart needs a name of
+// its own.
 //
 // The manager keeps at most [Notifier.StoreLimit] descriptors and closes others
 // without telling: look first. Each one is compared with all that are there, so

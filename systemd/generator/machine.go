@@ -57,7 +57,9 @@ type GPU struct {
 	UUID  string // as NVML says it: "GPU-" and 36 characters. Empty if it isn't known
 }
 
-// Read looks at the machine for the user uid with the environment env. What
+// Read looks at the machine for the user uid with the environment env. For a
+// generator that is what the manager started with and environment.d(5) adds to
+// it, not what a shell sets: a TMPDIR that isn't there is unknown here. What
 // concerns the kernel is read below root, "/" but in tests. Read never fails: a
 // machine without a driver has no GPUs, and what looks wrong is in the Notes.
 func Read(root string, uid int, env func(string) string) Machine {
