@@ -128,7 +128,7 @@ func (s *Server) Reload() error {
 func (s *Server) applyRoots() {
 	c := s.configuration()
 	roots := append(append([]string(nil), c.Roots...), c.Pins...)
-	s.o.Index.SetRoots(append(roots, weights.HubCache(s.o.Env)))
+	s.o.Index.SetRoots(append(roots, weights.HubCaches(s.o.Env)...))
 }
 
 func (s *Server) configuration() config.Config {

@@ -186,7 +186,7 @@ func ingredient(field string, key fingerprint.Key, dir *weights.Dir) string {
 			return text
 		}
 	case "quant_config_hash":
-		text, err := fingerprint.QuantPayload(dir.Config, key.Str("vllm_version"))
+		text, err := fingerprint.QuantPayload(dir.Config)
 		if err == nil {
 			return text
 		}

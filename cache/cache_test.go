@@ -1,0 +1,501 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/tensor"
+)
+
+const segment = 4096
+
+func key(t *testing.T, checkpoint string, more ...fingerprint.Field) fingerprint.Key {
+	t.Helper()
+	k, err := fingerprint.NewKey(append([]fingerprint.Field{{Name: "checkpoint", Value: checkpoint}}, more...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// contents are one segment of one tensor.
+func contents(dir string, bytes int64) (*Contents, error) {
+	table := &tensor.Table{
+		Segments: []int64{bytes}, Storages: []tensor.Storage{{Bytes: bytes}},
+		Tensors: []tensor.Tensor{{Name: "w", Kind: tensor.Param, DType: tensor.U8, Shape: []int64{bytes}, Stride: []int64{1}}},
+	}
+	b, err := table.Encode()
+	if err != nil {
+		return nil, err
+	}
+	tableFD, err := fd.Sealed("table", b)
+	if err != nil {
+		return nil, err
+	}
+	f, err := fd.Sealed("segment", make([]byte, bytes))
+	if err != nil {
+		return nil, err
+	}
+	return &Contents{Table: table, TableFD: tableFD, Segments: []device.Segment{{FD: f, Bytes: bytes}}, Record: manifest.Entry{Dir: dir}}, nil
+}
+
+// loader is a Load whose loads wait for a word.
+type loads struct {
+	mu      sync.Mutex
+	started []string // checkpoints, in order
+	begun   chan string
+	go_     chan error // what the next load ends with
+	pin     string     // checkpoint that is pinned
+	bytes   int64
+}
+
+func newLoads() *loads {
+	return &loads{begun: make(chan string, 64), go_: make(chan error, 64), bytes: segment}
+}
+
+func (l *loads) load(ctx context.Context, k fingerprint.Key, ticket *Ticket) (*Contents, error) {
+	name := k.Str("checkpoint")
+	l.mu.Lock()
+	l.started = append(l.started, name)
+	l.mu.Unlock()
+	if err := ticket.Reserve(l.bytes); err != nil {
+		return nil, err
+	}
+	ticket.Progress(Progress{Model: "/models/" + name, Allocated: l.bytes, Total: l.bytes})
+	l.begun <- name
+	select {
+	case err := <-l.go_:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c, err := contents("/models/"+name, l.bytes)
+	if err == nil {
+		c.Record.Pinned = name == l.pin
+	}
+	return c, err
+}
+
+func get(t *testing.T, c *Cache, k fingerprint.Key) *Hold {
+	t.Helper()
+	h, err := c.Get(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestOneLoadServesAll(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	k := key(t, "a")
+	var wait sync.WaitGroup
+	holds := make(chan *Hold, 10)
+	for range 10 {
+		wait.Go(func() {
+			h, err := c.Get(context.Background(), k)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			holds <- h
+		})
+	}
+	<-l.begun
+	l.go_ <- nil
+	wait.Wait()
+	close(holds)
+	for h := range holds {
+		h.Release()
+	}
+	h := get(t, c, k)
+	defer h.Release()
+	if !h.Hit() {
+		t.Error("the entry was there and yet is no hit")
+	}
+	if diff := cmp.Diff([]string{"a"}, l.started); diff != "" {
+		t.Errorf("loads (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadThatFails(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	broken := errors.New("no such luck")
+	l.go_ <- broken
+	if _, err := c.Get(t.Context(), key(t, "a")); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+	if !c.Empty() {
+		t.Error("an entry is left of a load that failed")
+	}
+	l.go_ <- nil
+	get(t, c, key(t, "a")).Release()
+	if _, stats := c.Status(); stats != (Stats{Loads: 1, Failed: 1}) {
+		t.Errorf("counted %+v", stats)
+	}
+}
+
+// A request that is given up ends its wait, and the load goes on for the next.
+func TestGivingUp(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error)
+	go func() {
+		_, err := c.Get(ctx, key(t, "a"))
+		failed <- err
+	}()
+	<-l.begun
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	list, _ := c.Status()
+	if len(list) != 1 || list[0].Waiting != 0 || list[0].State != Loading {
+		t.Errorf("got %+v, want one loading entry that nobody waits for", list)
+	}
+	l.go_ <- nil
+	get(t, c, key(t, "a")).Release()
+	if len(l.started) != 1 {
+		t.Errorf("loaded %v", l.started)
+	}
+}
+
+// What has changed on disk is loaded again; an engine that is attached to the old
+// weights keeps them until it ends.
+func TestStale(t *testing.T) {
+	l := newLoads()
+	var stale error
+	c := New(Options{Load: l.load, Fresh: func(manifest.Entry) error { return stale }})
+	defer c.Close()
+	l.go_ <- nil
+	old := get(t, c, key(t, "a"))
+	number := old.Segments()[0].FD.Int()
+	old.Attach(Engine{PID: 7, Name: "vllm"})
+	old.Release()
+	stale = errors.New("check file: changed")
+	l.go_ <- nil
+	fresh := get(t, c, key(t, "a"))
+	defer fresh.Release()
+	if len(l.started) != 2 || fresh.Segments()[0].FD.Int() == number {
+		t.Errorf("loaded %v into descriptor %d, before it was %d", l.started, fresh.Segments()[0].FD.Int(), number)
+	}
+	states := func() []string {
+		var out []string
+		list, _ := c.Status()
+		for _, s := range list {
+			out = append(out, fmt.Sprintf("%s %s %d", s.State, s.Reason, len(s.Engines)))
+		}
+		slices.Sort(out)
+		return out
+	}
+	if diff := cmp.Diff([]string{"leaving check file: changed 1", "ready  0"}, states()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	c.Detach(7)
+	if diff := cmp.Diff([]string{"ready  0"}, states()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestBudget(t *testing.T) {
+	l := newLoads()
+	l.pin = "pinned"
+	clock := time.Unix(1000, 0)
+	c := New(Options{Load: l.load, Budget: 3 * segment, Now: func() time.Time { clock = clock.Add(time.Second); return clock }})
+	defer c.Close()
+	held := func() []string {
+		var out []string
+		list, _ := c.Status()
+		for _, s := range list {
+			out = append(out, s.Model)
+		}
+		return out
+	}
+	for range 16 {
+		l.go_ <- nil
+	}
+	get(t, c, key(t, "pinned")).Release()
+	get(t, c, key(t, "b")).Release()
+	get(t, c, key(t, "c")).Release()
+	get(t, c, key(t, "b")).Release() // now c is the oldest
+	get(t, c, key(t, "d")).Release()
+	if diff := cmp.Diff([]string{"/models/pinned", "/models/b", "/models/d"}, held()); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+	h := get(t, c, key(t, "b"))
+	h.Attach(Engine{PID: 5, Name: "vllm"})
+	h.Release()
+	get(t, c, key(t, "e")).Release() // d goes, b is attached
+	h = get(t, c, key(t, "e"))
+	defer h.Release()
+	_, err := c.Get(t.Context(), key(t, "f"))
+	var full *NoRoom
+	if !errors.As(err, &full) {
+		t.Fatalf("got %v, want a *NoRoom", err)
+	}
+	id := func(n string) string { return key(t, n).ID()[:12] }
+	want := "make room: the model takes 4096 bytes and the budget is 12288; held are 4096 bytes of /models/pinned (" + id("pinned") +
+		", pinned), 4096 bytes of /models/b (" + id("b") + ", vllm pid 5), 4096 bytes of /models/e (" + id("e") + ")"
+	if err.Error() != want {
+		t.Errorf("got  %s\nwant %s", err, want)
+	}
+	c.SetBudget(0)
+	get(t, c, key(t, "f")).Release()
+}
+
+func TestFree(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	l.go_ <- nil
+	l.go_ <- nil
+	get(t, c, key(t, "a")).Release()
+	get(t, c, key(t, "b")).Release()
+	ticket := &Ticket{cache: c, entry: &Entry{}}
+	if got := ticket.Free(3 * segment); got != 0 {
+		t.Errorf("freed %d bytes although that isn't enough", got)
+	}
+	if got := ticket.Free(segment + 1); got != 2*segment {
+		t.Errorf("freed %d bytes", got)
+	}
+	if !c.Empty() {
+		t.Error("something is left")
+	}
+}
+
+func TestEvict(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	k := key(t, "a")
+	var none *NoEntry
+	if err := c.Evict(k.ID(), false); !errors.As(err, &none) {
+		t.Errorf("got %v, want a *NoEntry", err)
+	}
+	l.go_ <- nil
+	h := get(t, c, k)
+	h.Attach(Engine{PID: 5, Name: "vllm"})
+	h.Release()
+	var used *InUse
+	if err := c.Evict(k.ID(), false); !errors.As(err, &used) || used.Engines[0].PID != 5 {
+		t.Errorf("got %v, want an *InUse that names the engine", err)
+	}
+	if err := c.Evict(k.ID(), true); err != nil {
+		t.Error(err)
+	}
+	if !c.Empty() {
+		t.Error("evicted by force, and still there")
+	}
+}
+
+// Not before its answer is out does an entry's descriptor close, force or not.
+func TestEvictWhileAnswering(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	l.go_ <- nil
+	h := get(t, c, key(t, "a"))
+	if err := c.Evict(h.ID(), true); err != nil {
+		t.Error(err)
+	}
+	if h.Segments()[0].FD.Int() < 0 {
+		t.Error("closed while it was held")
+	}
+	h.Release()
+	h.Release()
+	if h.Segments()[0].FD.Int() >= 0 || !c.Empty() {
+		t.Error("not closed when it was released")
+	}
+}
+
+func TestRelease(t *testing.T) {
+	l := newLoads()
+	l.pin = "pinned"
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	for range 3 {
+		l.go_ <- nil
+	}
+	attach := func(name string, pids ...int) {
+		h := get(t, c, key(t, name))
+		defer h.Release()
+		for _, pid := range pids {
+			h.Attach(Engine{PID: pid})
+		}
+	}
+	attach("a", 1, 2)
+	attach("pinned", 3)
+	var got []bool
+	for _, pid := range []int{9, 1, 1, 2, 3} { // a stranger, one of two, again, the last, a pinned one's
+		got = append(got, c.Release(pid))
+	}
+	if diff := cmp.Diff([]bool{false, false, false, true, false}, got); diff != "" {
+		t.Errorf("freed (-want +got):\n%s", diff)
+	}
+	attach("a", 4) // loads again instead of saying for ever that it was released
+	if diff := cmp.Diff([]string{"a", "pinned", "a"}, l.started); diff != "" {
+		t.Errorf("loads (-want +got):\n%s", diff)
+	}
+}
+
+// A number that an engine was told must not come to mean other weights.
+func TestNumbersAreNotUsedAgain(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	seen := make(map[int]bool)
+	for range 20 {
+		l.go_ <- nil
+		h := get(t, c, key(t, "a"))
+		if n := h.Segments()[0].FD.Int(); seen[n] || n < firstNumber {
+			t.Fatalf("descriptor %d after %v", n, seen)
+		} else {
+			seen[n] = true
+		}
+		h.Release()
+		if err := c.Evict(h.ID(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	check := func(when string, target, draft int64) {
+		t.Helper()
+		if got := c.Memory(false); got != target {
+			t.Errorf("%s: target %d, want %d", when, got, target)
+		}
+		if got := c.Memory(true); got != draft {
+			t.Errorf("%s: draft %d, want %d", when, got, draft)
+		}
+	}
+	check("empty", 0, 0)
+	done := make(chan *Hold)
+	go func() { h, _ := c.Get(context.Background(), key(t, "a")); done <- h }()
+	<-l.begun
+	check("while it is filled", segment, 0)
+	l.go_ <- nil
+	(<-done).Release()
+	check("loaded", segment, 0)
+	l.bytes = 2 * segment
+	l.go_ <- nil
+	get(t, c, key(t, "b", fingerprint.Field{Name: "is_draft", Value: true})).Release()
+	check("with a draft", segment, 2*segment)
+	l.bytes = 3 * segment
+	l.go_ <- nil
+	get(t, c, key(t, "c")).Release()
+	check("with two targets", 3*segment, 2*segment)
+}
+
+func TestNearest(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	rank := func(name string, n int64) fingerprint.Key {
+		return key(t, name, fingerprint.Field{Name: "tp_rank", Value: n})
+	}
+	if _, ok := c.Nearest(rank("a", 0), ""); ok {
+		t.Error("something is near to nothing")
+	}
+	l.go_ <- nil
+	l.go_ <- nil
+	get(t, c, rank("a", 0)).Release()
+	get(t, c, rank("b", 1)).Release()
+	near, ok := c.Nearest(rank("b", 2), "")
+	if !ok || !near.Equal(rank("b", 1)) {
+		t.Errorf("got %v", near)
+	}
+	near, ok = c.Nearest(rank("b", 2), "/models/a")
+	if !ok || !near.Equal(rank("a", 0)) {
+		t.Errorf("got %v", near)
+	}
+}
+
+func TestCloseEndsLoads(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	failed := make(chan error)
+	go func() {
+		_, err := c.Get(context.Background(), key(t, "a"))
+		failed <- err
+	}()
+	<-l.begun
+	c.Close()
+	if err := <-failed; !errors.Is(err, Closed) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Get(t.Context(), key(t, "b")); !errors.Is(err, Closed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAdoptAndChanged(t *testing.T) {
+	l := newLoads()
+	var mu sync.Mutex
+	var last []string
+	c := New(Options{Load: l.load, Changed: func(list []manifest.Entry) {
+		mu.Lock()
+		defer mu.Unlock()
+		last = nil
+		for _, e := range list {
+			last = append(last, fmt.Sprintf("%s %d %s", e.Dir, e.Bytes, strings.Join([]string{e.Table, e.Segments[0].Name}, " ")))
+		}
+	}})
+	k := key(t, "a")
+	kept, err := contents("/models/kept", segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Adopt(k, kept); err != nil {
+		t.Fatal(err)
+	}
+	again, err := contents("/models/again", segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Adopt(k, again); err == nil {
+		t.Error("adopted a second entry of one key")
+	}
+	h := get(t, c, k)
+	if !h.Hit() || h.Model() != "/models/kept" || len(l.started) != 0 {
+		t.Errorf("got %s, loads %v", h.Model(), l.started)
+	}
+	h.Release()
+	id := k.ID()[:16]
+	mu.Lock()
+	if diff := cmp.Diff([]string{"/models/kept 4096 t-" + id + " s-" + id + "-0"}, last); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	mu.Unlock()
+	c.Close()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(last) != 1 {
+		t.Errorf("told at the end that %v is held: the record of what was here is lost", last)
+	}
+}
