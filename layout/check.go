@@ -41,7 +41,7 @@ func (p *Plan) Check() error {
 		}
 	}
 	for i, r := range p.Ropes {
-		if r.Rows <= 0 || len(r.InvFreq) == 0 || !isFloat(r.To) || r.Rows > math.MaxInt64/16/int64(len(r.InvFreq)) {
+		if r.Rows <= 0 || len(r.InvFreq) == 0 || !isFloat(r.To) || r.To == tensor.F64 || r.Rows > math.MaxInt64/16/int64(len(r.InvFreq)) {
 			return fmt.Errorf("check plan: rope cache %d: %d rows of %d frequencies of %s", i, r.Rows, len(r.InvFreq), r.To)
 		}
 	}
@@ -96,6 +96,9 @@ func (p *Plan) checkCover() error {
 		at := s.Offset
 		for at < s.Offset+s.Bytes {
 			if len(runs) == 0 || runs[0].begin != at || runs[0].n <= 0 || runs[0].n > s.Offset+s.Bytes-at {
+				if len(runs) > 0 {
+					at = min(at, runs[0].begin)
+				}
 				return fmt.Errorf("check plan: byte %d of the segment is not written exactly once", at)
 			}
 			at += runs[0].n

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 
 	"github.com/wcache/wcache/weights"
-	"github.com/wcache/wcache/weights/hfconfig"
 )
 
 // Limits of a configuration's numbers: far beyond any published model, and low
-// enough that no product of them overflows.
+// enough that no product of two overflows. Products of more are compared with the
+// shapes in the files before anything is made of them.
 const (
 	maxSize      = 1 << 24
 	maxLayers    = 1 << 12
@@ -39,7 +39,7 @@ var unlike = []struct {
 	{"hidden_activation", "model_arch", []any{"silu"}, "vLLM's classes know silu only"},
 	{"qk_norm", "model_arch", []any{false}, "norms of queries and keys are built for Qwen3 only"},
 	{"ada_rms_norm_t_cond", "model_arch", []any{false}, "adaptive norms are not built"},
-	{"dual_chunk_attention_config", "rope_parameters_hash", nil, "dual chunk attention has several rope caches"},
+	{"dual_chunk_attention_config", ropeField, nil, "dual chunk attention has several rope caches"},
 }
 
 const quantized = "quantized weights depend on the kernel that is chosen for them"
@@ -91,17 +91,4 @@ func describe(d *weights.Dir) (*dense, error) {
 		}
 	}
 	return m, nil
-}
-
-// number is a number among rope parameters; missing where the key is absent or
-// null.
-func number(r hfconfig.Rope, name string, missing float64) (float64, error) {
-	if v, ok := r[name]; !ok || v == nil {
-		return missing, nil
-	}
-	f, ok := r.Float(name)
-	if !ok {
-		return 0, refuse("rope_parameters_hash", "%s is no number", name)
-	}
-	return f, nil
 }

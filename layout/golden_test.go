@@ -212,12 +212,15 @@ func nearCache(t *testing.T, got []byte) []byte {
 func carryOut(t *testing.T, p *Plan) []byte {
 	t.Helper()
 	memory := make([]byte, p.Table.Segments[0])
-	for _, c := range p.Copies {
-		src, err := os.ReadFile(p.Files[c.File].Path)
-		if err != nil {
+	files := make([][]byte, len(p.Files))
+	for i, f := range p.Files {
+		var err error
+		if files[i], err = os.ReadFile(f.Path); err != nil {
 			t.Fatal(err)
 		}
-		dst := c.Dst
+	}
+	for _, c := range p.Copies {
+		src, dst := files[c.File], c.Dst
 		decode, size := decoder(c.From), int64(c.From.Size())
 		for row := range c.Rows {
 			for at := int64(0); at < c.RowBytes; at += size {

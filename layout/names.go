@@ -79,9 +79,9 @@ func (m *dense) known() map[string]bool {
 	return names
 }
 
-// place follows AutoWeightsLoader: a bias of a module without one is dropped, as
-// GPTQ's tools leave them behind; so is whatever lies in another pipeline stage,
-// which is not told apart here.
+// place follows AutoWeightsLoader, which drops a bias of a module without one, as
+// GPTQ's tools leave them behind. Tensors of other pipeline stages count as
+// loaded: their names are right, and nobody asks for them.
 func (m *dense) place(name string, known map[string]bool) place {
 	for _, s := range leftovers {
 		if strings.Contains(name, s) {

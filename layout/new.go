@@ -43,7 +43,7 @@ func New(d *weights.Dir, o Options) (*Plan, error) {
 	b := newBuilder(o, m.headDim, sources)
 	b.plan.Notes = notes
 	if n := len(d.Ignored); n > 0 {
-		b.plan.Notes = append(b.plan.Notes, fmt.Sprintf("%d files that vLLM does not load, such as %q", n, d.Ignored[0]))
+		b.plan.Notes = append(b.plan.Notes, fmt.Sprintf("%d safetensors files that vLLM does not load, such as %q", n, d.Ignored[0]))
 	}
 	if err := b.model(m, heads, cache); err != nil {
 		return nil, err

@@ -5,12 +5,12 @@ package layout
 
 import "math"
 
-// torch computes a power of float32 on a CPU by SLEEF's powf with an error bound
-// of 1.0 ulp, vectorised with fused multiply-add (xpowf in sleefsimdsp.c, release
-// 3.8). It is off the correctly rounded result in about one of a hundred cases,
-// and an inverse frequency that is off by its last bit shows in a cos_sin_cache at
-// high positions. So its steps are repeated here, for the domain that is needed:
-// finite x ≥ 1 and a result without overflow.
+// torch computes powers of float32 on a CPU with the powf of SLEEF (its xpowf, with
+// an error bound of 1.0 ulp and fused multiply-add; SLEEF is under the Boost
+// Software License 1.0). It is off the correctly rounded result in about one of a
+// hundred cases, and an inverse frequency that is off by its last bit shows in a
+// cos_sin_cache at high positions. So its steps are repeated here, for the domain
+// that is needed: finite x ≥ 1, and results that don't overflow.
 
 // pair is an unevaluated sum of two float32, hi the larger.
 type pair struct{ hi, lo float32 }

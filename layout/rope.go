@@ -9,15 +9,18 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
+// ropeField is the key's field that rope hangs on. Releases before 0.33 don't have
+// it in their keys.
 const ropeField = "rope_parameters_hash"
 
 // cosSin plans the cos_sin_cache: get_rope of vllm/model_executor/layers/
 // rotary_embedding. Every step is done in the precision in which torch does it
 // there; the conversions to float32 keep the compiler from fusing two of them.
 //
-// Frequencies are those that torch computes on a CPU. CUDA's powf gives another
-// last bit to a few of them, which moves a cache's high positions by more than
-// its last bit.
+// Frequencies are those that torch computes on a CPU, to the bit. CUDA's powf gives
+// another last bit to a few of them (2 to 4 of a cache on an H200), which moves a
+// cache's high positions by much more than its last bit. With CUDA's frequencies
+// this cache, too, would be within one.
 func (m *dense) cosSin() (Rope, error) {
 	r := m.rope
 	if r.Nested() {
@@ -104,6 +107,19 @@ func (g *ropeGet) may(name string, missing float64) float64 {
 		g.err = err
 	}
 	return v
+}
+
+// number is a number among rope parameters; missing where the key is absent or
+// null.
+func number(r hfconfig.Rope, name string, missing float64) (float64, error) {
+	if v, ok := r[name]; !ok || v == nil {
+		return missing, nil
+	}
+	f, ok := r.Float(name)
+	if !ok {
+		return 0, refuse(ropeField, "%s is no number", name)
+	}
+	return f, nil
 }
 
 // ropes are the kinds that are built, by rope_type.
@@ -224,9 +240,10 @@ func (g geometry) inverse(base float64) []float32 {
 	return f
 }
 
-// lanes is what torch's vectorised kernels do at once on a CPU with AVX-512, two
+// lanes is what torch's vectorised kernel does at once on a CPU with AVX-512: two
 // vectors. What is left at the end goes through the C library, which rounds
-// correctly but for rare cases.
+// correctly but for rare cases. With AVX2 it is half as many, which makes no
+// difference for head sizes that are multiples of 64, nor was one seen for others.
 const lanes = 32
 
 // powers is base^(2i/dim) as torch computes it.
