@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package weights
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// rootDepth is how many folders below a root a model directory may lie: enough
+	// for owner/name, and for models--owner--name/snapshots/commit.
+	rootDepth = 3
+	// maxRootDirs is how many directories are looked at below one root. A root such
+	// as a home directory must not keep the index busy for ever.
+	maxRootDirs = 10_000
+)
+
+// modelDirs finds the directories below roots that hold safetensors files, not
+// looking for more inside them. What can't be read is passed over with an error.
+// Links are followed, and a directory that several paths lead to comes once.
+func modelDirs(roots []string) (dirs []string, problems []error) {
+	w := walk{seen: make(map[identity]bool)}
+	for _, root := range roots {
+		w.root, w.left = root, maxRootDirs
+		w.visit(root, rootDepth)
+		if w.left < 0 {
+			w.problems = append(w.problems, fmt.Errorf("search root %q: it has over %d directories, the rest is not looked at; name the model directories instead", root, maxRootDirs))
+		}
+	}
+	return w.dirs, w.problems
+}
+
+// identity tells a directory apart whatever its path.
+type identity struct{ device, inode uint64 }
+
+type walk struct {
+	root     string
+	left     int // directories that may still be looked at
+	seen     map[identity]bool
+	dirs     []string
+	problems []error
+}
+
+func (w *walk) visit(dir string, depth int) {
+	if w.left--; w.left < 0 {
+		return
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		w.problems = append(w.problems, fmt.Errorf("search root %q: %w", w.root, err))
+		return
+	}
+	id := identity{stat(info).Dev, stat(info).Ino}
+	if w.seen[id] {
+		return
+	}
+	w.seen[id] = true
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		w.problems = append(w.problems, fmt.Errorf("search root %q: %w", w.root, err))
+		return
+	}
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return isWeights(e.Name()) }) {
+		w.dirs = append(w.dirs, dir)
+		return
+	}
+	if depth == 0 {
+		return
+	}
+	var links []string // come last, so that a directory goes by its own name
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case passedOver(e.Name()):
+		case e.IsDir():
+			w.visit(path, depth-1)
+		case e.Type()&fs.ModeSymlink != 0:
+			links = append(links, path)
+		}
+	}
+	for _, path := range links {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			w.visit(path, depth-1)
+		}
+	}
+}
+
+// passedOver is for hidden folders and for what else Hugging Face caches hold.
+func passedOver(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "datasets--") || strings.HasPrefix(name, "spaces--")
+}

@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package weights
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestStale(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		model  string
+		change func(t *testing.T, dir string)
+		want   string
+	}{
+		{"nothing", "llama", func(*testing.T, string) {}, ""},
+		{"shard grown", "llama", func(t *testing.T, dir string) {
+			b, err := os.ReadFile(dir + "/model-00002-of-00004.safetensors")
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, dir+"/model-00002-of-00004.safetensors", append(b, 0))
+		}, `check file "DIR/model-00002-of-00004.safetensors": had 62648 bytes, has 62649`},
+		{"shard written in place", "llama", func(t *testing.T, dir string) { flip(t, dir+"/model-00002-of-00004.safetensors") },
+			`check file "DIR/model-00002-of-00004.safetensors": was written`},
+		{"shard replaced by one of equal size and time", "llama", func(t *testing.T, dir string) {
+			path := dir + "/model-00002-of-00004.safetensors"
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path+".new", make([]byte, info.Size()))
+			if err := os.Chtimes(path+".new", info.ModTime(), info.ModTime()); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(path+".new", path); err != nil {
+				t.Fatal(err)
+			}
+		}, `check file "DIR/model-00002-of-00004.safetensors": was replaced`},
+		{"shard gone", "llama", func(t *testing.T, dir string) { remove(t, dir+"/model-00002-of-00004.safetensors") },
+			`check file "DIR/model-00002-of-00004.safetensors": is gone`},
+		{"shard linked to nothing", "llama", func(t *testing.T, dir string) {
+			remove(t, dir+"/model-00002-of-00004.safetensors")
+			symlink(t, "/no/blob", dir+"/model-00002-of-00004.safetensors")
+		}, `check file "DIR/model-00002-of-00004.safetensors": is gone`},
+		{"index written", "llama", func(t *testing.T, dir string) { flip(t, dir+"/"+indexName) },
+			`check file "DIR/model.safetensors.index.json": was written`},
+		{"index gone", "llama", func(t *testing.T, dir string) { remove(t, dir+"/"+indexName) },
+			`check file "DIR/model.safetensors.index.json": is gone`},
+		{"configuration written", "llama", func(t *testing.T, dir string) { flip(t, dir+"/config.json") },
+			`check file "DIR/config.json": was written`},
+		{"directory gone", "llama", func(t *testing.T, dir string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}, `check file "DIR": is gone`},
+		{"consolidated has come", "llama", func(t *testing.T, dir string) { write(t, dir+"/consolidated.safetensors", nil) },
+			`check file "DIR/consolidated.safetensors": is new`},
+		{"extra shard that the index doesn't name", "llama", func(t *testing.T, dir string) { write(t, dir+"/mtp.safetensors", nil) }, ""},
+		{"extra shard where there is no index", "qwen3", func(t *testing.T, dir string) { write(t, dir+"/mtp.safetensors", nil) },
+			`check file "DIR/mtp.safetensors": is new`},
+		{"index has come", "qwen3", func(t *testing.T, dir string) { write(t, dir+"/"+indexName, nil) },
+			`check file "DIR/model.safetensors.index.json": is new`},
+		{"shards behind consolidated", "llama_consolidated", func(t *testing.T, dir string) { flip(t, dir+"/model-00002-of-00004.safetensors") },
+			`check file "DIR/model-00002-of-00004.safetensors": was written`},
+		{"tokenizer", "llama", func(t *testing.T, dir string) { write(t, dir+"/tokenizer.json", nil) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := copyModel(t, c.model)
+			d := open(t, dir)
+			c.change(t, dir)
+			checkChanged(t, d.Stale(), dir, c.want)
+		})
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func checkChanged(t *testing.T, err error, dir, want string) {
+	t.Helper()
+	if want == "" {
+		if err != nil {
+			t.Errorf("got %v", err)
+		}
+		return
+	}
+	var changed *Changed
+	if !errors.As(err, &changed) || relative(err.Error(), dir) != want {
+		t.Errorf("got %v, want a Changed: %s", err, want)
+	}
+}
+
+// Case W2: a file that is written, opened, and written again at once, with equal
+// size. Without waiting in Open both writes can fall into one tick of the clock.
+func TestWrittenAgainWithinATick(t *testing.T) {
+	dir := copyModel(t, "qwen3")
+	path := filepath.Join(dir, "model.safetensors")
+	for range 10 {
+		flip(t, path)
+		d := open(t, dir)
+		flip(t, path)
+		checkChanged(t, d.Stale(), dir, `check file "DIR/model.safetensors": was written`)
+	}
+}
+
+func TestUnsettled(t *testing.T) {
+	now := time.Unix(1_700_000_000, 500_000_000)
+	for _, c := range []struct {
+		age  time.Duration
+		want time.Duration
+	}{
+		{0, tick + 1},
+		{5 * time.Millisecond, tick - 5*time.Millisecond + 1},
+		{tick, 1},
+		{tick + 1, 0},
+		{time.Hour, 0},
+		{-tick, 2*tick + 1}, // a server's clock, a little ahead
+		{-tick - 1, 0},      // set by hand, so that no write will give it
+		// A whole second: the file system may know no finer one.
+		{500 * time.Millisecond, second - 500*time.Millisecond + 1},
+		{2500 * time.Millisecond, 0},
+	} {
+		if got := unsettled(now.Add(-c.age).UnixNano(), now); got != c.want {
+			t.Errorf("%v: got %v, want %v", c.age, got, c.want)
+		}
+	}
+}
+
+// A file that changes between the survey and its reading is not taken for either.
+func TestChangedWhileRead(t *testing.T) {
+	dir := copyModel(t, "qwen3")
+	path := filepath.Join(dir, "model.safetensors")
+	have, err := settle(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip(t, path)
+	_, err = openFile(dir, "model.safetensors", have["model.safetensors"])
+	checkChanged(t, err, dir, `check file "DIR/model.safetensors": was written`)
+	remove(t, path)
+	_, err = openFile(dir, "model.safetensors", have["model.safetensors"])
+	checkChanged(t, err, dir, `check file "DIR/model.safetensors": is gone`)
+}
