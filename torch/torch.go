@@ -15,8 +15,14 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/protocol/pickle"
 	"github.com/wcache/wcache/tensor"
+)
+
+var (
+	_ protocol.Form = Mapped{}
+	_ protocol.Form = ByValue{}
 )
 
 // Mapped describes segments that an engine maps by itself, privately and
