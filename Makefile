@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The wcache authors
+# SPDX-License-Identifier: MIT
+
+# make help lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/wcache
+
+# The unmodified engine: where its programs are, and where it is installed once.
+ENGINE      ?= ../shared/testbed/stock-engine
+ENGINE_VENV ?= $(CACHE)/stock-engine
+
+export GOFLAGS := -mod=readonly
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: build
+build: ## build bin/wcache and bin/wcache-generator
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: build ## start the service by a connection, as an engine would, on host memory
+	./demo/demo.sh
+
+.PHONY: test
+test: ## all quick tests, with the race detector
+	go test -race ./...
+
+.PHONY: test-engine
+test-engine: build ## the unmodified vLLM engine against wcache serve (installs vLLM once, 10 GB)
+	./enginetest/run.sh '$(ENGINE)' '$(ENGINE_VENV)'
+
+.PHONY: lint
+lint: ## go vet, gofmt, golangci-lint
+	@test -z "$$(gofmt -s -l $$(git ls-files '*.go'))" || { gofmt -s -d $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go tool -modfile=tools/lint/go.mod golangci-lint run
+
+.PHONY: bench
+bench: build ## measure what README promises
+	go run ./bench -wcache bin/wcache
+
+FUZZTIME ?= 10m
+.PHONY: fuzz
+fuzz: ## every fuzz target, FUZZTIME each
+	./tools/fuzz.sh $(FUZZTIME)
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin dist

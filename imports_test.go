@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package wcache
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/wcache/wcache"
+
+// allowed is the table of docs/design.md: what each package may import of this
+// module, tests aside. Reading it downwards goes from the wire and the disk to
+// the program.
+var allowed = map[string][]string{
+	"tensor":               {},
+	"internal/fd":          {},
+	"internal/testmain":    {"internal/fd"},
+	"config":               {},
+	"weights/safetensors":  {"tensor"},
+	"weights/hfconfig":     {"tensor"},
+	"weights":              {"tensor", "weights/safetensors", "weights/hfconfig"},
+	"fingerprint":          {"weights", "weights/hfconfig"},
+	"protocol/pickle":      {},
+	"protocol":             {"protocol/pickle", "tensor", "fingerprint"},
+	"torch":                {"protocol/pickle", "tensor"},
+	"layout":               {"tensor", "weights", "weights/safetensors", "weights/hfconfig"},
+	"device":               {"internal/fd"},
+	"device/host":          {"device", "internal/fd"},
+	"device/devicetest":    {"device", "internal/fd"},
+	"loader/native":        {"layout", "tensor", "device"},
+	"loader":               {"loader/native", "layout", "tensor", "device", "internal/fd"},
+	"activation":           {"internal/fd"},
+	"manifest":             {"fingerprint"},
+	"resolve":              {"config", "fingerprint", "layout", "weights"},
+	"cache":                {"device", "fingerprint", "internal/fd", "manifest", "tensor"},
+	"control":              {"fingerprint"},
+	"client":               {"control", "protocol"},
+	"daemon":               {"cache", "config", "control", "fingerprint", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights"},
+	"systemd/generator":    {},
+	"cmd/wcache-generator": {"systemd/generator"},
+	"demo/engine":          {"client", "protocol", "tensor"},
+}
+
+// cmd/wcache is wiring and may import everything; nothing imports cmd.
+func TestImports(t *testing.T) {
+	found := make(map[string]bool)
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && path != "." || e.Name() == "testdata"):
+			return filepath.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		found[pkg] = true
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range f.Imports {
+			name, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module+"/")
+			switch {
+			case !ours:
+			case strings.HasPrefix(name, "cmd/"):
+				t.Errorf("%s imports %s: nothing imports cmd", path, name)
+			case pkg == "cmd/wcache" || pkg == "bench":
+			case !slices.Contains(allowed[pkg], name):
+				t.Errorf("%s imports %s: the table of docs/design.md doesn't have it", path, name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range found {
+		if _, ok := allowed[pkg]; !ok && pkg != "." && pkg != "cmd/wcache" && pkg != "bench" {
+			t.Errorf("package %s is not in the table", pkg)
+		}
+	}
+	for pkg := range allowed {
+		if !found[pkg] {
+			t.Errorf("package %s of the table is not there", pkg)
+		}
+	}
+}
+
+// maxLines is where a file would be two.
+const maxLines = 450
+
+func TestFiles(t *testing.T) {
+	const header = "// SPDX-FileCopyrightText: The wcache authors\n// SPDX-License-Identifier: MIT\n"
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && strings.HasPrefix(e.Name(), ".") && path != ".":
+			return filepath.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, ".go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(string(text), header) {
+			t.Errorf("%s doesn't begin with the licence's two lines", path)
+		}
+		if n := strings.Count(string(text), "\n"); n > maxLines && !strings.HasSuffix(path, "_test.go") {
+			t.Errorf("%s has %d lines, more than %d", path, n, maxLines)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
