@@ -55,7 +55,8 @@ type Entry struct {
 	Used     time.Time       `toml:"used"`
 	Seconds  float64         `toml:"load_seconds"`
 	Pinned   bool            `toml:"pinned"`
-	Fields   []Field         `toml:"key"` // Key as the file has it; Load and Save keep the two alike
+	Fields   []Field         `toml:"key"`     // Key as the file has it; Load and Save keep the two alike
+	Indexed  bool            `toml:"indexed"` // the directory's index says which files count
 	Files    []File          `toml:"file"`
 }
 
@@ -65,12 +66,13 @@ type Segment struct {
 	Bytes int64  `toml:"bytes"`
 }
 
-// File is a checkpoint file as it was when it was loaded.
+// File is a file of the model directory as it was when the entry was loaded.
 type File struct {
-	Path  string    `toml:"path"`
+	Name  string    `toml:"name"`
 	Size  int64     `toml:"size"`
 	MTime time.Time `toml:"mtime"`
 	Inode uint64    `toml:"inode"`
+	Used  bool      `toml:"used"` // whether a change of it makes the entry stale
 }
 
 // Field is a field of the engine's key. TOML has no null and no mixed tuples:

@@ -34,7 +34,7 @@ func example(t testing.TB) *Manifest {
 		ID: k.ID(), Key: k, Dir: "/models/llama", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
 		Table: "t1", Segments: []Segment{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
 		Loaded: at, Used: at, Seconds: 0.25, Pinned: true,
-		Files: []File{{Path: "/models/llama/model.safetensors", Size: 191976, MTime: at, Inode: 42}},
+		Files: []File{{Name: "model.safetensors", Size: 191976, MTime: at, Inode: 42, Used: true}},
 	}}}
 }
 
