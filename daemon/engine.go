@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/wcache/wcache/cache"
@@ -45,16 +46,16 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, ro
 	case "get_memory":
 		bytes := s.cache.Memory(role == Draft)
 		s.log.Info("get_memory", "pid", p.pid, "role", role, "bytes", bytes)
-		s.end(conn, p, protocol.Memory(bytes))
+		s.answer(conn, p, protocol.Memory(bytes))
 	case "release":
 		freed := s.cache.Release(p.pid)
 		s.log.Info("release", "pid", p.pid, "role", role, "freed", freed)
-		s.end(conn, p, protocol.OK())
+		s.answer(conn, p, protocol.OK())
 	case "watch":
 		s.watch(ctx, conn, p)
 	default:
 		s.log.Warn("request refused", "pid", p.pid, "role", role, "cmd", request.Cmd)
-		s.end(conn, p, protocol.UnknownCommand(request.Cmd))
+		s.answer(conn, p, protocol.UnknownCommand(request.Cmd))
 	}
 }
 
@@ -63,14 +64,14 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	begin := time.Now()
 	if !request.HasKey {
 		s.log.Warn("get_state without a key", "pid", p.pid)
-		s.end(conn, p, protocol.MissingKey(request))
+		s.answer(conn, p, protocol.MissingKey(request))
 		return
 	}
 	key := request.Key
 	log := s.log.With("pid", p.pid, "role", role, "key", key.ID()[:12])
 	if key.Bool("is_draft") != (role == Draft) {
 		log.Warn("get_state refused", "reason", "the socket is for the other role")
-		s.end(conn, p, protocol.Mismatch([]string{"is_draft"}))
+		s.answer(conn, p, protocol.Mismatch([]string{"is_draft"}))
 		return
 	}
 	ctx, cancel := s.untilHangup(ctx, conn)
@@ -81,14 +82,14 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.mu.Lock()
 		s.refused++
 		s.mu.Unlock()
-		s.end(conn, p, s.no(err))
+		s.answer(conn, p, s.no(err))
 		return
 	}
 	defer hold.Release()
 	payload, err := s.state(request, hold)
 	if err != nil {
 		log.Error("get_state refused", "err", err)
-		s.end(conn, p, protocol.Error(err.Error()))
+		s.answer(conn, p, protocol.Error(err.Error()))
 		return
 	}
 	// Attached before it is told anything: from then on its end frees the entry.
@@ -124,7 +125,7 @@ func (s *Server) state(request *protocol.Request, hold *cache.Hold) ([]byte, err
 		form = torch.Mapped{PID: os.Getpid(), FDs: numbers}
 	}
 	return protocol.EncodeState(protocol.State{
-		Module: request.Module, Table: hold.Table(), Attrs: request.WantsAttrs(), GPUUUID: s.o.UUID,
+		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: s.o.UUID,
 	}, form)
 }
 
@@ -181,8 +182,8 @@ func (s *Server) untilHangup(ctx context.Context, conn *net.UnixConn) (context.C
 	}
 }
 
-// end answers and logs if that can't be done: the request ends here.
-func (s *Server) end(conn *net.UnixConn, p peer, payload []byte) {
+// answer replies and logs if that can't be done: the request ends here.
+func (s *Server) answer(conn *net.UnixConn, p peer, payload []byte) {
 	if err := s.reply(conn, payload); err != nil {
 		s.log.Warn("reply not written", "pid", p.pid, "err", err)
 	}

@@ -7,9 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/wcache/wcache/cache"
@@ -18,6 +15,7 @@ import (
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/weights"
 )
 
 // Mismatch is the refusal of a key because of one that is held, in the protocol's
@@ -26,8 +24,19 @@ type Mismatch struct{ Fields []string }
 
 func (m *Mismatch) Error() string { return fmt.Sprintf("compare keys: %v differ", m.Fields) }
 
-// load is what the cache calls for a key that it doesn't hold.
+// load is what the cache calls for a key that it doesn't hold. Files that change
+// under a load are planned anew, once: whoever writes them has hardly finished.
 func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
+	contents, err := s.loadOnce(ctx, key, ticket)
+	var changed *loader.Error
+	if errors.As(err, &changed) && changed.Kind == loader.KindFileChanged {
+		s.log.Info("planning again", "key", key.ID()[:12], "err", err)
+		contents, err = s.loadOnce(ctx, key, ticket)
+	}
+	return contents, err
+}
+
+func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
 	s.mu.Lock()
 	c, broken := s.config, s.configErr
 	s.mu.Unlock()
@@ -42,10 +51,6 @@ func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ti
 	}
 	s.saveIndex()
 	if err := s.allowed(c, key, target); err != nil {
-		return nil, err
-	}
-	files, err := record(target)
-	if err != nil {
 		return nil, err
 	}
 	for _, note := range target.Plan.Notes {
@@ -67,7 +72,8 @@ func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ti
 		Table: result.Table, TableFD: result.TableFD, Segments: result.Segments,
 		Record: manifest.Entry{
 			Dir: target.Dir.Path, Revision: key.Str("revision"), Device: s.o.Device, Loader: target.Loader, Reason: target.Reason,
-			Seconds: took.Seconds(), Pinned: target.Pinned, Files: files,
+			Seconds: took.Seconds(), Pinned: target.Pinned,
+			Indexed: target.Dir.Record().Indexed, Files: record(target.Dir.Record()),
 		},
 	}, nil
 }
@@ -113,23 +119,20 @@ func (s *Server) allowed(c config.Config, key fingerprint.Key, target *resolve.T
 	return nil
 }
 
-// record notes the files that a target depends on, as they were when the plan
-// was made, and those that say how to read them.
-func record(target *resolve.Target) ([]manifest.File, error) {
+// record notes the files of a target's directory, as they were when it was read.
+func record(r weights.Record) []manifest.File {
 	var files []manifest.File
-	for _, f := range target.Plan.Files {
-		files = append(files, manifest.File{Path: f.Path, Size: f.Size, MTime: time.Unix(0, f.MTime).UTC(), Inode: f.Inode})
+	for _, f := range r.Files {
+		files = append(files, manifest.File{Name: f.Name, Size: f.Size, MTime: time.Unix(0, f.MTime).UTC(), Inode: f.Inode, Used: f.Used})
 	}
-	for _, name := range []string{"config.json", "model.safetensors.index.json", "consolidated.safetensors.index.json"} {
-		path := filepath.Join(target.Dir.Path, name)
-		st, err := os.Stat(path)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("record file: %w", err)
-		}
-		files = append(files, manifest.File{Path: path, Size: st.Size(), MTime: st.ModTime().UTC(), Inode: st.Sys().(*syscall.Stat_t).Ino})
+	return files
+}
+
+// fresh reports why the files of an entry are not what was loaded.
+func fresh(e manifest.Entry) error {
+	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
+	for _, f := range e.Files {
+		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Size: f.Size, MTime: f.MTime.UnixNano(), Inode: f.Inode, Used: f.Used})
 	}
-	return files, nil
+	return r.Stale()
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/loader"
@@ -36,6 +38,9 @@ const (
 
 // maxConns is the most connections that are served at once, watches included.
 const maxConns = 4096
+
+// idleEvery is how often the server looks whether it is idle.
+const idleEvery = 500 * time.Millisecond
 
 // Listener is a socket to accept on. The server closes it.
 type Listener struct {
@@ -71,6 +76,8 @@ type Server struct {
 	cache   *cache.Cache
 	engines *engines
 	since   time.Time
+	ctx     context.Context // done when connections have to end
+	end     context.CancelFunc
 	conns   sync.WaitGroup
 	slots   chan struct{} // a token a connection
 
@@ -92,12 +99,13 @@ func New(o Options) *Server {
 		o.Log = slog.Default()
 	}
 	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), since: time.Now(), last: time.Now()}
+	s.ctx, s.end = context.WithCancel(context.Background())
 	s.config, s.configErr = o.Configure()
 	if s.configErr != nil {
 		s.config = config.Default()
 		s.log.Error("configuration is not used", "err", s.configErr)
 	}
-	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Changed: s.changed})
+	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: fresh, Changed: s.changed})
 	s.engines = newEngines(func(pid int) {
 		s.cache.Detach(pid)
 		s.log.Debug("engine ended", "pid", pid)
@@ -144,86 +152,106 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	if len(listeners) == 0 {
 		return errors.New("serve: no sockets")
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var accepting sync.WaitGroup
-	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		s.mu.Lock()
 		s.paths = append(s.paths, l.Addr().String())
 		s.mu.Unlock()
-		accepting.Go(func() { failed <- s.accept(ctx, l) })
 	}
 	s.tellStatus()
-	idle := time.NewTicker(time.Second)
-	defer idle.Stop()
 	var err error
-wait:
-	for {
-		select {
-		case <-ctx.Done():
-			break wait
-		case err = <-failed:
-			break wait
-		case <-idle.C:
-			if s.o.Activated && s.idle() {
-				s.log.Info("ending: nothing was held or asked for", "for", time.Duration(s.configuration().IdleExit))
-				break wait
-			}
+	for ctx.Err() == nil && err == nil {
+		if err = s.acceptAll(ctx, listeners); err == nil && ctx.Err() == nil && s.idle() {
+			s.log.Info("ending: nothing was held or asked for", "for", time.Duration(s.configuration().IdleExit))
+			break
 		}
 	}
-	cancel()
 	for _, l := range listeners {
 		err = errors.Join(err, l.Close())
 	}
-	accepting.Wait()
 	// Loads end with an error that their waiters are told before connections go.
 	s.cache.Close()
+	s.end()
 	s.conns.Wait()
 	s.engines.close()
 	s.saveIndex()
 	return err
 }
 
-// idle reports whether the time to end has come. A connection that comes in this
-// very moment waits in the socket, which its owner keeps open.
+// acceptAll accepts on all listeners until ctx is done, one of them fails, or the
+// server seems idle. When it returns nothing is being accepted any more: only
+// then can the caller tell whether a connection came in the last moment.
+func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
+	var accepting sync.WaitGroup
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		if err := l.SetDeadline(time.Time{}); err != nil {
+			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+		}
+	}
+	for _, l := range listeners {
+		accepting.Go(func() {
+			if err := s.accept(l); err != nil {
+				failed <- err
+			}
+		})
+	}
+	tick := time.NewTicker(idleEvery)
+	defer tick.Stop()
+	var err error
+	for end := false; !end; {
+		select {
+		case <-ctx.Done():
+			end = true
+		case err = <-failed:
+			end = true
+		case <-tick.C:
+			end = s.idle()
+		}
+	}
+	for _, l := range listeners {
+		err = errors.Join(err, l.SetDeadline(time.Now()))
+	}
+	accepting.Wait()
+	return err
+}
+
+// idle reports whether the time to end has come.
 func (s *Server) idle() bool {
 	s.mu.Lock()
 	after, last := time.Duration(s.config.IdleExit), s.last
 	s.mu.Unlock()
-	return after > 0 && len(s.slots) == 0 && time.Since(last) >= after && s.cache.Empty()
+	return s.o.Activated && after > 0 && len(s.slots) == 0 && time.Since(last) >= after && s.cache.Empty()
 }
 
-func (s *Server) accept(ctx context.Context, l Listener) error {
+// accept serves what connects until the listener's deadline.
+func (s *Server) accept(l Listener) error {
 	for {
-		s.slots <- struct{}{}
 		conn, err := l.AcceptUnix()
-		if err != nil {
-			<-s.slots
-			if ctx.Err() != nil {
-				return nil
-			}
-			var again interface{ Temporary() bool }
-			if errors.As(err, &again) && again.Temporary() { // no descriptors left, say
-				s.log.Error("cannot accept", "err", err)
-				time.Sleep(100 * time.Millisecond)
-				continue
-			}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
+			s.log.Error("cannot accept", "err", err)
+			time.Sleep(100 * time.Millisecond) // until others have closed theirs
+			continue
+		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
+		s.slots <- struct{}{}
 		s.conns.Go(func() {
-			defer func() { <-s.slots }()
-			s.serve(ctx, conn, l.Role)
+			s.serve(conn, l.Role)
 			s.mu.Lock()
 			s.last = time.Now()
 			s.mu.Unlock()
+			<-s.slots
 		})
 	}
 }
 
 // serve has one connection from its first byte to its end.
-func (s *Server) serve(ctx context.Context, conn *net.UnixConn, role Role) {
+func (s *Server) serve(conn *net.UnixConn, role Role) {
 	defer func() { _ = conn.Close() }()
+	ctx := s.ctx
 	// When the server ends, a peer that says nothing isn't waited for.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	defer stop()

@@ -37,5 +37,5 @@ func open(name string) (device.Device, error) {
 	if name != deviceHost {
 		return nil, fmt.Errorf("open device %q: only %q is built", name, deviceHost)
 	}
-	return host.New(), nil
+	return host.Open(), nil
 }
