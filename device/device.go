@@ -13,6 +13,9 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
+// MinBlock is a size in bytes that every writer takes as one block.
+const MinBlock = 1 << 20
+
 // Device is one GPU, or the host. Its methods are safe for concurrent use.
 type Device interface {
 	// Alloc makes memory of at least the given bytes, more than 0, rounded up to
@@ -46,7 +49,7 @@ type Buffer interface {
 // Writer is one goroutine's hands in a buffer: it is made, used and closed by
 // the same goroutine, which a device may tie to its thread.
 type Writer interface {
-	// MaxBlock is the largest n that Block takes.
+	// MaxBlock is the largest n that Block takes, MinBlock or more.
 	MaxBlock() int
 	// Block returns the bytes that become [off, off+n) of the buffer, to be filled
 	// and then handed over by Commit, before the next Block. They are the memory

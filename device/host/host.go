@@ -21,6 +21,9 @@ import (
 // interrupts the call, such as those of Go's scheduler, undoes the whole call.
 const reserveStep = 64 << 20
 
+// maxBlock is some limit, for one has to be named: the mapping has none.
+const maxBlock = 1 << 30
+
 // Device is the memory of the host.
 type Device struct{}
 
@@ -163,10 +166,10 @@ type writer struct {
 	mem []byte // nil once closed
 }
 
-func (w *writer) MaxBlock() int { return len(w.mem) }
+func (w *writer) MaxBlock() int { return maxBlock }
 
 func (w *writer) Block(off int64, n int) ([]byte, error) {
-	if n <= 0 || off < 0 || off > int64(len(w.mem)-n) {
+	if n <= 0 || n > maxBlock || off < 0 || off > int64(len(w.mem)-n) {
 		return nil, fmt.Errorf("write block: bytes %d+%d are not in a buffer of %d", off, n, len(w.mem))
 	}
 	return w.mem[off : off+int64(n) : off+int64(n)], nil

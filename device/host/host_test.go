@@ -25,6 +25,10 @@ func TestDevice(t *testing.T) {
 	devicetest.Run(t, func() (device.Device, error) { return host.Open(), nil }, read)
 }
 
+func TestStaged(t *testing.T) {
+	devicetest.Run(t, func() (device.Device, error) { return devicetest.Staged(host.Open()), nil }, read)
+}
+
 // read maps a segment as an engine does.
 func read(t *testing.T, s device.Segment) []byte {
 	t.Helper()
