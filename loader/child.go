@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package loader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/loader/native"
+)
+
+// progressEvery is how often a child says how far it is.
+const progressEvery = 100 * time.Millisecond
+
+// Child does the one job that comes over conn, the descriptor ChildFD, which it
+// takes over. Open opens the device that the job names.
+//
+// It returns an error that the parent has been told of already. It returns at
+// once, even while a device hangs, when ctx is done or the parent is gone: the
+// process must then exit, which is all the cleaning up that there is.
+func Child(ctx context.Context, conn *os.File, open func(device string) (device.Device, error)) error {
+	p, err := newPipe(conn)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	// If memory runs out, this process is the one to end: it loses least. That it
+	// may not say so is no reason to stop.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+
+	job, err := receiveJob(p)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // the parent says nothing more: this ends when it hangs up
+		_, _, err := p.receive()
+		cancel(fmt.Errorf("wait for the parent: %w", err))
+	}()
+	done := make(chan error, 1)
+	go func() { done <- work(ctx, p, job, open) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = p.send(&packet{Says: saysError, Error: classify(err)}, nil) // it may be gone
+	}
+	return err
+}
+
+func receiveJob(p *pipe) (*Job, error) {
+	m, f, err := p.receive()
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, fmt.Errorf("receive job: got %q", m.Says)
+	}
+	defer f.Close()
+	b, err := f.ReadSealed(maxJob)
+	if err != nil {
+		return nil, fmt.Errorf("receive job: %w", err)
+	}
+	job := new(Job)
+	if err := json.Unmarshal(b, job); err != nil {
+		return nil, fmt.Errorf("receive job: %w", err)
+	}
+	return job, nil
+}
+
+// work does the job and hands over what came of it.
+func work(ctx context.Context, p *pipe, job *Job, open func(string) (device.Device, error)) (err error) {
+	if job.Plan == nil || job.Plan.Table == nil || len(job.Plan.Table.Segments) != 1 {
+		return errors.New("start job: the plan has no table of one segment")
+	}
+	d, err := open(job.Device)
+	if err != nil {
+		return fmt.Errorf("open device %q: %w", job.Device, err)
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	buf, err := d.Alloc(job.Plan.Table.Segments[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, buf.Close()) }()
+	if err := fill(ctx, p, job, buf); err != nil {
+		return err
+	}
+	s, err := buf.Seal()
+	if err != nil {
+		return err
+	}
+	defer s.FD.Close()
+	table, err := encodeTable(job.Plan, s.Bytes)
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	if err := p.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
+		return err
+	}
+	return p.send(&packet{Says: saysDone}, table)
+}
+
+// encodeTable makes the sealed file of a plan's table, for a segment that has
+// become as large as the device's granularity wants.
+func encodeTable(plan *layout.Plan, segment int64) (*fd.FD, error) {
+	t := *plan.Table
+	t.Segments = []int64{segment}
+	b, err := t.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return fd.Sealed("wcache-table", b)
+}
+
+// fill is native.Fill with progress for the parent.
+func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
+	var done atomic.Int64
+	say := func() error {
+		return p.send(&packet{
+			Says: saysProgress, Allocated: buf.Bytes(), Done: done.Load(), Total: job.Plan.Table.Bytes(),
+		}, nil)
+	}
+	if err := say(); err != nil {
+		return err
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				_ = say() // a parent that is gone ends ctx
+			}
+		}
+	})
+	err := native.Fill(ctx, job.Plan, buf, job.Workers, job.BlockBytes, func(n int64) { done.Add(n) })
+	close(stop)
+	wg.Wait()
+	if err != nil {
+		return err
+	}
+	return say()
+}
+
+// classify makes of an error what the parent can act on.
+func classify(err error) *Error {
+	e := &Error{Kind: KindFailed, Message: err.Error()}
+	var memory *device.NoMemory
+	var changed *native.Changed
+	var unreadable *native.Unreadable
+	switch {
+	case errors.As(err, &memory):
+		e.Kind, e.Want, e.Free = KindNoMemory, memory.Want, memory.Free
+	case errors.As(err, &changed):
+		e.Kind = KindFileChanged
+	case errors.As(err, &unreadable):
+		e.Kind = KindFileUnreadable
+	}
+	if len(e.Message) > maxText {
+		e.Message = e.Message[:maxText]
+	}
+	return e
+}

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package loader fills device memory in a child process, so that whatever goes
+// wrong with a device or a disk ends the child and never the cache. [Run] is the
+// daemon's side; [Child] is the child's, which `wcache load` consists of.
+//
+// They talk over a SOCK_SEQPACKET socketpair in packets of JSON (package-internal,
+// both sides are always the same binary). The job goes to the child as a sealed
+// memory file; segments and the table come back as descriptors (SCM_RIGHTS).
+package loader
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Job is what one child does: carry out a plan on a device.
+type Job struct {
+	Device     string       `json:"device"` // for the child's open function, such as "host"
+	Plan       *layout.Plan `json:"plan"`
+	Workers    int          `json:"workers"`     // that read in parallel; 0: as many as suit the CPUs
+	BlockBytes int          `json:"block_bytes"` // most bytes of one read; 0: 4 MiB
+}
+
+// Progress says how far a job is.
+type Progress struct {
+	Allocated int64 // bytes of device memory that are held
+	Done      int64 // bytes that are filled
+	Total     int64 // bytes that will be
+}
+
+// Result is a finished job. The caller owns all descriptors, see Close.
+type Result struct {
+	// Table is valid, and its segments are as large as Segments are.
+	Table *tensor.Table
+	// TableFD is a sealed memory file that holds Table.Encode(), and what to keep
+	// beside the segments for whoever finds them after a restart.
+	TableFD  *fd.FD
+	Segments []device.Segment // in the table's order
+	Bytes    int64            // of all segments
+	Elapsed  time.Duration    // from the child's start to its last packet
+}
+
+// Close closes all descriptors, and so frees the memory.
+func (r *Result) Close() {
+	if r.TableFD != nil {
+		_ = r.TableFD.Close()
+	}
+	for _, s := range r.Segments {
+		_ = s.FD.Close()
+	}
+}
+
+// Options say how the child is started.
+type Options struct {
+	// Command is the program and its arguments, usually {"/proc/self/exe", "load"}.
+	// The child finds its end of the socketpair as descriptor ChildFD.
+	Command []string
+	// Env is the child's environment; nil means this process's.
+	Env []string
+	// Stderr gets what the child writes to standard error; nil discards it.
+	Stderr io.Writer
+	// ExitWait is how long a child that has handed everything over may take to
+	// exit before it is killed; 0 means 5 s. A driver may need some of that.
+	ExitWait time.Duration
+}
+
+// ChildFD is the number of the child's end of the socketpair.
+const ChildFD = 3
+
+// Kinds of [Error] that a caller can act on. All others are KindFailed.
+const (
+	// KindNoMemory: the device has no room; Want and Free are set. Make room.
+	KindNoMemory = "no memory"
+	// KindFileChanged: a file is not the one of the plan. Plan anew.
+	KindFileChanged = "file changed"
+	// KindFileUnreadable: a file is missing or can't be read.
+	KindFileUnreadable = "file unreadable"
+	// KindDied: the child ended without a word: killed, out of memory, crashed.
+	KindDied = "died"
+	// KindFailed is anything else.
+	KindFailed = "failed"
+)
+
+// Error is why a child could not do its job. Nothing of the job is left.
+type Error struct {
+	Kind    string
+	Message string // says which file or device, for people
+	Want    int64  // bytes that were asked for, with KindNoMemory
+	Free    int64  // bytes that were free, with KindNoMemory
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("load model: %s", e.Message) }

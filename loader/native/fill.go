@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package native carries a [layout.Plan] out: it reads the ranges of checkpoint
+// files that a rank needs and puts them where the plan says, in any device's
+// memory. Shards are fused, cut and cast on the way; nothing is read or written
+// twice.
+package native
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/layout"
+)
+
+const (
+	// defaultBlock is large enough for a system call's cost not to matter, and was
+	// best for copies from pinned memory to a GPU.
+	defaultBlock = 4 << 20
+	// minBlock is a block that holds whole elements of every type.
+	minBlock = 4 << 10
+	// scratchBytes is what a worker reads at once of bytes that it must pick or
+	// cast. It fits a core's second level cache.
+	scratchBytes = 256 << 10
+	// maxWorkers is where a PCIe link, or the memory of a socket, is busy.
+	maxWorkers = 16
+)
+
+// Fill carries plan out in buf, which has to have the bytes of the plan's segment.
+// It may leave buf half filled when it fails, with *Changed or *Unreadable for a
+// file that it can't use.
+//
+// Workers read in parallel, one device writer each; 0 means as many as suit the
+// CPUs. BlockBytes is the most that one reads at once; 0 means 4 MiB. Progress,
+// which may be nil, is called by the workers, all at once, with the bytes that
+// each just wrote. When ctx is done Fill ends after the blocks that are in flight.
+func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, workers, blockBytes int, progress func(n int64)) error {
+	if err := Check(plan, buf.Bytes()); err != nil {
+		return err
+	}
+	if workers <= 0 {
+		workers = defaultWorkers()
+	}
+	if blockBytes <= 0 {
+		blockBytes = defaultBlock
+	}
+	blockBytes = max(blockBytes, minBlock) / minBlock * minBlock
+	if progress == nil {
+		progress = func(int64) {}
+	}
+	sources, err := openSources(plan.Files)
+	if err != nil {
+		return err
+	}
+	defer closeSources(sources)
+
+	tasks, casts := cut(plan, int64(blockBytes)), castsOf(plan.Copies)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(workers, len(tasks)) {
+		wg.Go(func() {
+			w := &worker{ctx: ctx, sources: sources, casts: casts, block: blockBytes, progress: progress}
+			if err := w.do(tasks, buf, &next); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	// A file that was written to while it was read has given us neither the old
+	// nor the new contents.
+	for _, s := range sources {
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func defaultWorkers() int { return min(max(runtime.GOMAXPROCS(0), 2), maxWorkers) }
+
+// worker is one goroutine of Fill.
+type worker struct {
+	ctx      context.Context
+	sources  []*source
+	casts    casts
+	block    int // bytes
+	progress func(int64)
+	out      device.Writer
+	scratch  []byte
+}
+
+func (w *worker) do(tasks []task, buf device.Buffer, next *atomic.Int64) error {
+	out, err := buf.Writer()
+	if err != nil {
+		return err
+	}
+	w.out = out
+	w.block = min(w.block, out.MaxBlock()/minBlock*minBlock)
+	w.scratch = make([]byte, scratchBytes)
+	for err == nil {
+		i := int(next.Add(1)) - 1
+		if i >= len(tasks) {
+			break
+		}
+		if err = w.ctx.Err(); err == nil {
+			err = tasks[i](w)
+		}
+	}
+	if e := out.Close(); err == nil && e != nil {
+		err = e
+	}
+	return err
+}
+
+// write makes n bytes at dst by a call of fill, and commits them.
+func (w *worker) write(dst int64, n int, fill func([]byte) error) error {
+	b, err := w.out.Block(dst, n)
+	if err != nil {
+		return err
+	}
+	if err := fill(b); err != nil {
+		return err
+	}
+	if err := w.out.Commit(); err != nil {
+		return fmt.Errorf("write %d bytes of the segment: %w", n, err)
+	}
+	w.progress(int64(n))
+	return nil
+}

@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package native
+
+import (
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/layout"
+)
+
+// Changed is the error for a file that is not, or no longer, the one that the
+// plan was made of. A new plan may succeed.
+type Changed struct {
+	Path string
+	What string // what is different, for people
+}
+
+func (e *Changed) Error() string { return fmt.Sprintf("load %q: the file changed: %s", e.Path, e.What) }
+
+// Unreadable is the error for a file that can't be opened or read.
+type Unreadable struct {
+	Path   string
+	Offset int64 // bytes from the file's start, -1 if it could not be opened
+	Err    error
+}
+
+func (e *Unreadable) Error() string {
+	if e.Offset < 0 {
+		return fmt.Sprintf("open %q: %v", e.Path, e.Err)
+	}
+	return fmt.Sprintf("read %q at byte %d: %v", e.Path, e.Offset, e.Err)
+}
+
+func (e *Unreadable) Unwrap() error { return e.Err }
+
+// source is an open checkpoint file. It is safe for concurrent use.
+type source struct {
+	fd   *fd.FD
+	file layout.File
+}
+
+func openSources(files []layout.File) ([]*source, error) {
+	var list []*source
+	for _, f := range files {
+		s, err := openSource(f)
+		if err != nil {
+			closeSources(list)
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func closeSources(list []*source) {
+	for _, s := range list {
+		_ = s.fd.Close() // it was only read
+	}
+}
+
+func openSource(file layout.File) (*source, error) {
+	n, err := unix.Open(file.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	for err == unix.EINTR {
+		n, err = unix.Open(file.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, &Unreadable{Path: file.Path, Offset: -1, Err: err}
+	}
+	f, err := fd.New(n)
+	if err != nil {
+		return nil, err
+	}
+	s := &source{fd: f, file: file}
+	if err := s.check(); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// check compares the file with what it was when the plan was made.
+func (s *source) check() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(s.fd.Int(), &st); err != nil {
+		return &Unreadable{Path: s.file.Path, Offset: -1, Err: err}
+	}
+	what := ""
+	switch mtime := st.Mtim.Nano(); {
+	case st.Ino != s.file.Inode:
+		what = fmt.Sprintf("inode %d became %d", s.file.Inode, st.Ino)
+	case st.Size != s.file.Size:
+		what = fmt.Sprintf("size %d became %d", s.file.Size, st.Size)
+	case mtime != s.file.MTime:
+		what = fmt.Sprintf("modification time moved by %d ns", mtime-s.file.MTime)
+	default:
+		return nil
+	}
+	return &Changed{Path: s.file.Path, What: what}
+}
+
+// read fills b from the given offset. A file that ends or fails is Changed if it
+// was changed, since that is then why.
+func (s *source) read(b []byte, off int64) error {
+	for len(b) > 0 {
+		n, err := unix.Pread(s.fd.Int(), b, off)
+		if err == unix.EINTR {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			if changed := s.check(); changed != nil {
+				return changed
+			}
+			return &Unreadable{Path: s.file.Path, Offset: off, Err: err}
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package loader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Run starts one child for one job and waits until it is gone. Progress, which
+// may be nil, is called by Run's own goroutine.
+//
+// A failure of the child is an *Error; when ctx is done the child is killed and
+// the error is ctx's. Either way no process, descriptor or memory of it is left;
+// but a child that hangs in the kernel, where no signal reaches it, is left to end
+// by itself after Options.ExitWait.
+// Run is safe for concurrent use.
+func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*Result, error) {
+	if progress == nil {
+		progress = func(Progress) {}
+	}
+	if opt.ExitWait == 0 {
+		opt.ExitWait = 5 * time.Second
+	}
+	b, err := json.Marshal(job)
+	if err != nil {
+		return nil, fmt.Errorf("encode job: %w", err)
+	}
+	if len(b) > maxJob {
+		return nil, fmt.Errorf("encode job: %d bytes are over the limit of %d", len(b), maxJob)
+	}
+	file, err := fd.Sealed("wcache-job", b)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+
+	start := time.Now()
+	c, err := startChild(ctx, opt)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("load model: %w", context.Cause(ctx))
+		}
+		return nil, err
+	}
+	result, err := c.converse(ctx, file, progress)
+	if err != nil {
+		c.kill()
+		state := c.wait(opt.ExitWait)
+		result.Close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("load model: %w", context.Cause(ctx))
+		}
+		return nil, explain(err, state)
+	}
+	result.Elapsed = time.Since(start)
+	c.wait(opt.ExitWait)
+	return result, nil
+}
+
+// explain turns what went wrong between parent and child into an *Error.
+func explain(err error, state string) error {
+	var said *Error
+	if errors.As(err, &said) {
+		return said
+	}
+	if errors.Is(err, errHangUp) || errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return &Error{Kind: KindDied, Message: "the loader ended early: " + state}
+	}
+	return &Error{Kind: KindFailed, Message: err.Error()}
+}
+
+type child struct {
+	cmd  *exec.Cmd
+	pipe *pipe
+	gone chan struct{} // closed once the process is reaped
+	err  error         // of its end, to be read when gone is closed
+}
+
+func startChild(ctx context.Context, opt Options) (*child, error) {
+	if len(opt.Command) == 0 {
+		return nil, errors.New("start loader: no command")
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start loader: make socketpair: %w", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "loader")
+	defer theirs.Close()
+	ours, err := newPipe(os.NewFile(uintptr(pair[0]), "loader"))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, opt.Command[0], opt.Command[1:]...)
+	cmd.Env = opt.Env
+	cmd.Stderr = opt.Stderr
+	cmd.ExtraFiles = []*os.File{theirs} // the first is ChildFD
+	cmd.WaitDelay = time.Second         // for a stderr that somebody else holds open
+	// A group of its own: an interrupt from the terminal is the daemon's affair, and
+	// the child is killed with all that it started.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		_ = ours.Close()
+		return nil, &Error{Kind: KindFailed, Message: fmt.Sprintf("start %q: %v", opt.Command[0], err)}
+	}
+	c := &child{cmd: cmd, pipe: ours, gone: make(chan struct{})}
+	go c.reap()
+	return c, nil
+}
+
+// reap waits for the child's end. Until it is reaped its number is that of no
+// other process group, so this is when to kill the rest of the group.
+func (c *child) reap() {
+	pid := c.cmd.Process.Pid
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	c.err = c.cmd.Wait()
+	close(c.gone)
+	// What it sent can be read yet, but one who left the group and holds the socket
+	// keeps nobody waiting.
+	_ = c.pipe.conn.SetReadDeadline(time.Now().Add(time.Second))
+}
+
+func (c *child) kill() { _ = c.cmd.Process.Kill() }
+
+// wait hangs up, and returns how the child ended. It is killed after the patience,
+// and given up after as much again.
+func (c *child) wait(patience time.Duration) string {
+	_ = c.pipe.Close()
+	for range 2 {
+		select {
+		case <-c.gone:
+			if c.cmd.ProcessState == nil {
+				return c.err.Error()
+			}
+			return c.cmd.ProcessState.String()
+		case <-time.After(patience):
+			c.kill()
+		}
+	}
+	return fmt.Sprintf("process %d was killed and does not end", c.cmd.Process.Pid)
+}
+
+// converse gives the child its job and collects what it says. The result is never
+// nil, and holds what came before an error.
+func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress)) (*Result, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.pipe.conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	r := new(Result)
+	if err := c.pipe.send(&packet{Says: saysJob}, job); err != nil {
+		return r, err
+	}
+	for {
+		m, f, err := c.pipe.receive()
+		if err != nil {
+			return r, err
+		}
+		switch m.Says {
+		case saysProgress:
+			progress(Progress{Allocated: m.Allocated, Done: m.Done, Total: m.Total})
+		case saysSegment:
+			r.Segments = append(r.Segments, device.Segment{FD: f, Bytes: m.Bytes})
+			r.Bytes += m.Bytes
+			if len(r.Segments) > maxPieces {
+				return r, fmt.Errorf("receive segments: more than %d", maxPieces)
+			}
+		case saysDone:
+			r.TableFD = f
+			return r, r.readTable()
+		case saysError:
+			if m.Error == nil {
+				return r, errors.New("receive packet: an error without one")
+			}
+			return r, m.Error
+		default:
+			if f != nil {
+				_ = f.Close()
+			}
+			return r, fmt.Errorf("receive packet: unexpected %q", m.Says)
+		}
+	}
+}
+
+// readTable fills Table from TableFD and compares it with the segments.
+func (r *Result) readTable() error {
+	b, err := r.TableFD.ReadSealed(tensor.MaxEncoded)
+	if err != nil {
+		return fmt.Errorf("receive table: %w", err)
+	}
+	if r.Table, err = tensor.Decode(b); err != nil {
+		return fmt.Errorf("receive table: %w", err)
+	}
+	if len(r.Table.Segments) != len(r.Segments) {
+		return fmt.Errorf("receive table: it has %d segments, %d came", len(r.Table.Segments), len(r.Segments))
+	}
+	for i, s := range r.Segments {
+		if s.Bytes != r.Table.Segments[i] {
+			return fmt.Errorf("receive table: segment %d has %d bytes, %d came", i, r.Table.Segments[i], s.Bytes)
+		}
+	}
+	return nil
+}
