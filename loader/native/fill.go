@@ -27,8 +27,9 @@ const (
 	// scratchBytes is what a worker reads at once of bytes that it must pick or
 	// cast. It fits a core's second level cache.
 	scratchBytes = 256 << 10
-	// maxWorkers is where a PCIe link, or the memory of a socket, is busy.
-	maxWorkers = 16
+	// minWorkers keep a disk busy, and maxWorkers a PCIe link or a socket's memory;
+	// between them a worker a CPU is best.
+	minWorkers, maxWorkers = 4, 16
 )
 
 // Fill carries plan out in buf, which has to have the bytes of the plan's segment.
@@ -86,7 +87,7 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, workers, bl
 	return nil
 }
 
-func defaultWorkers() int { return min(max(runtime.GOMAXPROCS(0), 2), maxWorkers) }
+func defaultWorkers() int { return min(max(runtime.GOMAXPROCS(0), minWorkers), maxWorkers) }
 
 // worker is one goroutine of Fill.
 type worker struct {
