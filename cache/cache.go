@@ -94,8 +94,8 @@ type Stats struct {
 	Failed int64 `json:"failed"` // loads that did not
 }
 
-// Closed is the error of a cache that is being closed.
-var Closed = errors.New("the service is stopping")
+// ErrClosed is the error of a cache that is being closed.
+var ErrClosed = errors.New("the service is stopping")
 
 // New makes an empty cache. Close it.
 func New(o Options) *Cache {
@@ -146,7 +146,7 @@ func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, nil, Closed
+		return nil, nil, ErrClosed
 	}
 	id := key.ID()
 	e := c.entries[id]
@@ -204,7 +204,7 @@ func (c *Cache) fill(e *Entry) {
 			err = errors.Join(err, contents.Close())
 		}
 		if c.ctx.Err() != nil {
-			err = Closed
+			err = ErrClosed
 		}
 		e.err = err
 		c.stats.Failed++
@@ -248,7 +248,7 @@ func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {
-		c.retire(e, Closed.Error())
+		c.retire(e, ErrClosed.Error())
 	}
 	for e := range c.retired {
 		clear(e.engines)

@@ -446,10 +446,10 @@ func TestCloseEndsLoads(t *testing.T) {
 	}()
 	<-l.begun
 	c.Close()
-	if err := <-failed; !errors.Is(err, Closed) {
+	if err := <-failed; !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.Get(t.Context(), key(t, "b")); !errors.Is(err, Closed) {
+	if _, err := c.Get(t.Context(), key(t, "b")); !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -24,7 +24,7 @@ func (t *Ticket) Reserve(bytes int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return Closed
+		return ErrClosed
 	}
 	if over := c.held() - t.entry.bytes() + bytes - c.budget; c.budget > 0 && over > 0 && c.evictLRU(over) < over {
 		return &NoRoom{Want: bytes, Budget: c.budget, Held: c.status()}

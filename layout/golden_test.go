@@ -122,7 +122,7 @@ func TestGolden(t *testing.T) {
 
 // checkRefused checks that the directory alone is enough to refuse, and for
 // quantized ones the key alone too.
-func checkRefused(t *testing.T, g *golden, d *weights.Dir, keyErr error, field string) {
+func checkRefused(t *testing.T, _ *golden, d *weights.Dir, keyErr error, field string) {
 	t.Helper()
 	if field == "quantization" {
 		wantRefusal(t, keyErr, field)

@@ -164,12 +164,12 @@ func printKey(out io.Writer, key fingerprint.Key, dir *weights.Dir) {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprint(w, "FIELD\tVALUE\tOF\n")
 	for _, f := range key.Fields() {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, key, dir))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, dir))
 	}
 	_ = w.Flush() // an error of out shows at the next write to it
 }
 
-func ingredient(field string, key fingerprint.Key, dir *weights.Dir) string {
+func ingredient(field string, dir *weights.Dir) string {
 	switch field {
 	case "checkpoint":
 		var names []string

@@ -228,7 +228,7 @@ func passed() ([]daemon.Listener, error) {
 	for _, f := range files {
 		role, ok := map[string]daemon.Role{nameTarget: daemon.Target, nameDraft: daemon.Draft}[f.Name]
 		if !ok && !strings.HasPrefix(f.Name, nameTarget) {
-			err = errors.Join(err, f.FD.Close())
+			err = errors.Join(err, f.Close())
 			continue
 		}
 		if !ok {
