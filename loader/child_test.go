@@ -30,48 +30,40 @@ var moments = []string{
 func childMain(how string) int {
 	conn := os.NewFile(ChildFD, "loader")
 	what, when, _ := strings.Cut(how, ": ")
-	act := func(string) error { return nil }
+	at := when
 	switch what {
-	case "die":
-		act = func(moment string) error {
-			if moment == when {
-				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-				select {}
-			}
-			return nil
-		}
-	case "hang":
-		act = func(moment string) error {
-			if moment == when || moment == "in fill" && (when == "stopped" || when == "deaf") {
-				fmt.Fprintf(os.Stderr, "hanging %d\n", os.Getpid())
-				if when == "stopped" {
-					_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
-				}
-				time.Sleep(time.Hour) // with no goroutine left, Go would call it a deadlock
-			}
-			return nil
-		}
-	case "truncate":
-		act = func(moment string) error {
-			if moment == "in fill" {
-				return os.Truncate(os.Getenv("WCACHE_TEST_FILE"), 10)
-			}
-			return nil
-		}
-	case "fail":
-		act = func(moment string) error {
-			if moment == "in fill" {
-				return errors.New("fell off the bus")
-			}
-			return nil
-		}
+	case "truncate", "fail":
+		at = "in fill"
 	case "long message":
-		act = func(moment string) error {
-			if moment == "alloc" {
-				return errors.New(strings.Repeat("x", 1<<20))
-			}
+		at = "alloc"
+	}
+	if when == "stopped" || when == "deaf" {
+		at = "in fill"
+	}
+	act := func(moment string) error {
+		if moment != at {
 			return nil
 		}
+		switch what {
+		case "die":
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			time.Sleep(time.Hour)
+		case "hang":
+			fmt.Fprintf(os.Stderr, "hanging %d\n", os.Getpid())
+			if when == "stopped" {
+				_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+			}
+			time.Sleep(time.Hour) // with no goroutine left, Go would call it a deadlock
+		case "truncate":
+			return os.Truncate(os.Getenv("WCACHE_TEST_FILE"), 10)
+		case "fail":
+			return errors.New("fell off the bus")
+		case "long message":
+			return errors.New(strings.Repeat("x", 1<<20))
+		}
+		return nil
+	}
+	switch what {
 	case "fork and work", "fork and die":
 		sleep := exec.Command("/bin/sleep", "3600")
 		sleep.Stderr = os.Stderr

@@ -4,6 +4,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -65,7 +66,7 @@ func closeSources(list []*source) {
 
 func openSource(file layout.File) (*source, error) {
 	n, err := unix.Open(file.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	for err == unix.EINTR {
+	for errors.Is(err, unix.EINTR) {
 		n, err = unix.Open(file.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
@@ -89,7 +90,7 @@ func (s *source) check() error {
 	if err := unix.Fstat(s.fd.Int(), &st); err != nil {
 		return &Unreadable{Path: s.file.Path, Offset: -1, Err: err}
 	}
-	what := ""
+	var what string
 	switch mtime := st.Mtim.Nano(); {
 	case st.Ino != s.file.Inode:
 		what = fmt.Sprintf("inode %d became %d", s.file.Inode, st.Ino)
