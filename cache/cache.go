@@ -61,9 +61,20 @@ type Options struct {
 	// Fresh reports why an entry's files aren't what was loaded, nil if they are.
 	// It is asked before an entry is served. Nil: they always are.
 	Fresh func(manifest.Entry) error
-	// Changed is called, one call at a time, after entries came, went or were
-	// used, with what there is then. Nil: nobody wants to know.
-	Changed func([]manifest.Entry)
+	// Changed is called after entries or their engines came or went, with no lock
+	// held. Records tells what there is. Nil: nobody wants to know.
+	Changed func()
+	// Store keeps descriptors for the next process. Nil: there is none.
+	Store Store
+}
+
+// Store keeps descriptors, by name, beyond the end of this process. What it has
+// of an entry that is loaded again under the same names is removed before.
+type Store interface {
+	// Room reports why n more descriptors would not be kept, nil if they would.
+	Room(n int) error
+	Put(name string, f *fd.FD) error
+	Remove(name string) error
 }
 
 // Cache is safe for concurrent use.
@@ -71,13 +82,12 @@ type Cache struct {
 	load    Load
 	now     func() time.Time
 	fresh   func(manifest.Entry) error
-	changed func([]manifest.Entry)
+	changed func()
+	store   Store
 	numbers numbers
 	ctx     context.Context
 	stop    context.CancelFunc
 	loads   sync.WaitGroup
-
-	notify sync.Mutex // held while changed runs, taken before mu
 
 	mu      sync.Mutex
 	budget  int64
@@ -85,6 +95,7 @@ type Cache struct {
 	entries map[string]*Entry // by key ID; loading or ready
 	retired map[*Entry]bool   // not served any more, but engines may still map them
 	stats   Stats
+	last    []manifest.Entry // records when the cache was closed
 }
 
 // Stats counts since the cache was made.
@@ -101,11 +112,17 @@ var ErrClosed = errors.New("the service is stopping")
 func New(o Options) *Cache {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Cache{
-		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, budget: o.Budget, ctx: ctx, stop: stop,
+		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, store: o.Store, budget: o.Budget, ctx: ctx, stop: stop,
 		entries: make(map[string]*Entry), retired: make(map[*Entry]bool),
 	}
 	if c.now == nil {
 		c.now = time.Now
+	}
+	if c.changed == nil {
+		c.changed = func() {}
+	}
+	if c.store == nil {
+		c.store = noStore{}
 	}
 	if c.fresh == nil {
 		c.fresh = func(manifest.Entry) error { return nil }
@@ -142,7 +159,6 @@ func (c *Cache) Get(ctx context.Context, key fingerprint.Key) (*Hold, error) {
 // an entry that is ready, else the entry to wait for, where it has counted the
 // caller as waiting.
 func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
-	defer c.tell()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -194,7 +210,12 @@ func (c *Cache) fill(e *Entry) {
 	if err == nil {
 		err = c.numbers.raise(contents)
 	}
-	defer c.tell()
+	var kept error
+	if err == nil {
+		describe(&contents.Record, e.id, e.key, contents)
+		kept = c.keep(contents)
+	}
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer close(e.done)
@@ -212,16 +233,28 @@ func (c *Cache) fill(e *Entry) {
 		return
 	}
 	c.stats.Loads++
+	e.kept = kept
 	e.publish(contents, c.now())
 }
 
-// Adopt takes in contents that were loaded before, such as those of an fd store.
-// If there is an entry of their key, or the cache is closed, they are closed.
+// keep puts the descriptors of contents into the store. An entry that isn't kept
+// is served all the same: it is only lost with this process.
+func (c *Cache) keep(contents *Contents) error {
+	err := c.store.Put(contents.Record.Table, contents.TableFD)
+	for i, s := range contents.Segments {
+		err = errors.Join(err, c.store.Put(contents.Record.Segments[i].Name, s.FD))
+	}
+	return err
+}
+
+// Adopt takes in contents that were loaded before and are in the store, with the
+// record that Records gave of them; the record's engines are attached. If there
+// is an entry of their key, or the cache is closed, they are closed.
 func (c *Cache) Adopt(key fingerprint.Key, contents *Contents) error {
 	if err := c.numbers.raise(contents); err != nil {
 		return errors.Join(err, contents.Close())
 	}
-	defer c.tell()
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id := key.ID()
@@ -229,9 +262,12 @@ func (c *Cache) Adopt(key fingerprint.Key, contents *Contents) error {
 		return errors.Join(fmt.Errorf("adopt entry %.12s: closed or there already", id), contents.Close())
 	}
 	e := &Entry{key: key, id: id, done: make(chan struct{}), engines: make(map[int]Engine)}
-	loaded, used := contents.Record.Loaded, contents.Record.Used
-	e.publish(contents, loaded)
-	e.used = used
+	describe(&contents.Record, id, key, contents)
+	e.publish(contents, contents.Record.Loaded)
+	e.used = contents.Record.Used
+	for _, x := range contents.Record.Engines {
+		e.engines[x.PID] = Engine(x)
+	}
 	close(e.done)
 	c.entries[id] = e
 	return nil
@@ -242,13 +278,16 @@ func (c *Cache) Adopt(key fingerprint.Key, contents *Contents) error {
 func (c *Cache) Close() {
 	c.stop()
 	c.mu.Lock()
-	c.closed = true
+	c.last, c.closed = c.records(), true
 	c.mu.Unlock()
 	c.loads.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Nothing is taken out of the store: whoever starts next finds it there, and
+	// whoever stops the service for good empties it.
 	for _, e := range c.entries {
-		c.retire(e, ErrClosed.Error())
+		delete(c.entries, e.id)
+		c.retired[e] = true
 	}
 	for e := range c.retired {
 		clear(e.engines)
@@ -256,27 +295,32 @@ func (c *Cache) Close() {
 	}
 }
 
-// tell calls Changed with what there is now. It is called without mu.
-func (c *Cache) tell() {
-	if c.changed == nil {
-		return
-	}
-	c.notify.Lock()
-	defer c.notify.Unlock()
+// Records are the entries that are ready, oldest first, as a manifest has them.
+// After Close they are what was held until then.
+func (c *Cache) Records() []manifest.Entry {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.last
+	}
+	return c.records()
+}
+
+// records lists the entries that are ready. Preconditions: mu is held.
+func (c *Cache) records() []manifest.Entry {
 	var list []manifest.Entry
 	for _, e := range c.entries {
-		if e.ready && !c.closed {
-			record := e.contents.Record
-			record.Used = e.used
-			list = append(list, record)
+		if !e.ready {
+			continue
 		}
-	}
-	closed := c.closed
-	c.mu.Unlock()
-	if closed {
-		return // what is closed on the way out was here until then
+		record := e.contents.Record
+		record.Used = e.used
+		record.Engines = nil
+		for _, x := range e.engineList() {
+			record.Engines = append(record.Engines, manifest.Engine(x))
+		}
+		list = append(list, record)
 	}
 	slices.SortFunc(list, func(a, b manifest.Entry) int { return a.Loaded.Compare(b.Loaded) })
-	c.changed(list)
+	return list
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -458,11 +459,12 @@ func TestAdoptAndChanged(t *testing.T) {
 	l := newLoads()
 	var mu sync.Mutex
 	var last []string
-	c := New(Options{Load: l.load, Changed: func(list []manifest.Entry) {
+	var c *Cache
+	c = New(Options{Load: l.load, Changed: func() {
 		mu.Lock()
 		defer mu.Unlock()
 		last = nil
-		for _, e := range list {
+		for _, e := range c.Records() {
 			last = append(last, fmt.Sprintf("%s %d %s", e.Dir, e.Bytes, strings.Join([]string{e.Table, e.Segments[0].Name}, " ")))
 		}
 	}})
@@ -497,5 +499,77 @@ func TestAdoptAndChanged(t *testing.T) {
 	defer mu.Unlock()
 	if len(last) != 1 {
 		t.Errorf("told at the end that %v is held: the record of what was here is lost", last)
+	}
+}
+
+// shelf is a store in memory that keeps duplicates.
+type shelf struct {
+	mu   sync.Mutex
+	has  map[string]*fd.FD
+	full error
+}
+
+func (s *shelf) Room(int) error { return s.full }
+
+func (s *shelf) Put(name string, f *fd.FD) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.has[name] != nil {
+		return fmt.Errorf("%s is there twice", name)
+	}
+	d, err := f.Dup()
+	s.has[name] = d
+	return err
+}
+
+func (s *shelf) Remove(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.has[name]
+	delete(s.has, name)
+	if f == nil {
+		return fmt.Errorf("%s isn't there", name)
+	}
+	return f.Close()
+}
+
+// What is served is in the store, what isn't any more is not, and the end of the
+// process leaves it all there for the next.
+func TestStore(t *testing.T) {
+	l := newLoads()
+	s := &shelf{has: make(map[string]*fd.FD)}
+	var stale error
+	c := New(Options{Load: l.load, Store: s, Fresh: func(manifest.Entry) error { return stale }})
+	k := key(t, "a")
+	names := func() []string { return slices.Sorted(maps.Keys(s.has)) }
+	want := []string{"s-" + k.ID()[:16] + "-0", "t-" + k.ID()[:16]}
+	l.go_ <- nil
+	h := get(t, c, k)
+	h.Attach(Engine{PID: 5})
+	h.Release()
+	if diff := cmp.Diff(want, names()); diff != "" {
+		t.Errorf("loaded (-want +got):\n%s", diff)
+	}
+	stale = errors.New("changed")
+	l.go_ <- nil
+	get(t, c, k).Release()
+	c.Detach(5) // the old entry goes, and leaves the new one's names alone
+	if diff := cmp.Diff(want, names()); diff != "" {
+		t.Errorf("loaded again (-want +got):\n%s", diff)
+	}
+	c.Close()
+	if diff := cmp.Diff(want, names()); diff != "" {
+		t.Errorf("closed (-want +got):\n%s", diff)
+	}
+	s.full = errors.New("no room in the store")
+	c = New(Options{Load: l.load, Store: s})
+	defer c.Close()
+	if _, err := c.Get(t.Context(), key(t, "b")); !errors.Is(err, s.full) {
+		t.Errorf("got %v, want it said before the load", err)
+	}
+	for _, n := range want {
+		if err := s.Remove(n); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -30,6 +32,7 @@ type Entry struct {
 	used     time.Time
 	waiting  int    // requests that wait for the load
 	holds    int    // requests that are being answered
+	kept     error  // why the store doesn't have it
 	left     string // why it isn't served any more, for a retired entry
 	engines  map[int]Engine
 }
@@ -38,21 +41,25 @@ type Entry struct {
 type Engine struct {
 	PID   int
 	Name  string // /proc/PID/comm
+	Start uint64 // its start time in /proc/PID/stat, which tells it from another of its pid
 	Since time.Time
+}
+
+// describe fills in what the cache knows of an entry's record.
+func describe(r *manifest.Entry, id string, key fingerprint.Key, contents *Contents) {
+	r.ID, r.Key = id, key
+	r.Table = fmt.Sprintf("t-%.16s", id)
+	r.Segments = nil
+	for i, s := range contents.Segments {
+		r.Segments = append(r.Segments, manifest.Segment{Name: fmt.Sprintf("s-%.16s-%d", id, i), Bytes: s.Bytes})
+	}
+	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
 
 // publish makes an entry ready. Preconditions: mu is held, or nobody else knows
 // the entry yet.
 func (e *Entry) publish(contents *Contents, loaded time.Time) {
-	r := &contents.Record
-	r.ID, r.Key = e.id, e.key
-	r.Table = "t-" + e.id[:16]
-	r.Segments = nil
-	for i, s := range contents.Segments {
-		r.Segments = append(r.Segments, nameSegment(e.id, i, s))
-	}
-	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
-	r.Loaded, r.Used = loaded, loaded
+	contents.Record.Loaded, contents.Record.Used = loaded, loaded
 	e.contents, e.ready, e.used = contents, true, loaded
 }
 
@@ -104,6 +111,7 @@ func (h *Hold) Seconds() float64 { return h.entry.contents.Record.Seconds }
 
 // Attach counts a process as one that may map the entry, until Detach.
 func (h *Hold) Attach(engine Engine) {
+	defer h.cache.changed()
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
 	h.entry.engines[engine.PID] = engine
@@ -121,6 +129,7 @@ func (h *Hold) Release() {
 
 // Detach ends the attachment of a process to whatever it was attached to.
 func (c *Cache) Detach(pid int) {
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {
@@ -142,8 +151,29 @@ func (c *Cache) retire(e *Entry, why string) {
 	}
 	e.left = why
 	c.retired[e] = true
+	// Out of the store now, not when the last engine has ended: by then the names
+	// may be those of the same key's next load.
+	r := e.contents.Record
+	for _, name := range append([]string{r.Table}, segmentNames(r)...) {
+		_ = c.store.Remove(name) // what stays there is dropped by the next process
+	}
 	c.closeIfFree(e)
 }
+
+func segmentNames(r manifest.Entry) []string {
+	var names []string
+	for _, s := range r.Segments {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// noStore keeps nothing, and has room for that.
+type noStore struct{}
+
+func (noStore) Room(int) error           { return nil }
+func (noStore) Put(string, *fd.FD) error { return nil }
+func (noStore) Remove(string) error      { return nil }
 
 // closeIfFree closes a retired entry that nobody uses. Preconditions: mu is held.
 func (c *Cache) closeIfFree(e *Entry) {

@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// descriptors is what an entry takes of the store: its table and its segment.
+const descriptors = 2
+
 // Ticket is what a load tells the cache with, and asks of it. It is safe for
 // concurrent use.
 type Ticket struct {
@@ -20,7 +23,7 @@ type Ticket struct {
 // first. The error is a [*NoRoom] when that isn't enough; then nothing is evicted.
 func (t *Ticket) Reserve(bytes int64) error {
 	c := t.cache
-	defer c.tell()
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -28,6 +31,9 @@ func (t *Ticket) Reserve(bytes int64) error {
 	}
 	if over := c.held() - t.entry.bytes() + bytes - c.budget; c.budget > 0 && over > 0 && c.evictLRU(over) < over {
 		return &NoRoom{Want: bytes, Budget: c.budget, Held: c.status()}
+	}
+	if err := c.store.Room(descriptors); err != nil {
+		return fmt.Errorf("make room: %w", err)
 	}
 	t.entry.reserved = bytes
 	return nil
@@ -38,7 +44,7 @@ func (t *Ticket) Reserve(bytes int64) error {
 // none are. A load that found the device full asks for it before a second try.
 func (t *Ticket) Free(bytes int64) int64 {
 	c := t.cache
-	defer c.tell()
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.evictLRU(bytes)
@@ -97,7 +103,7 @@ func (e *Entry) inUse() bool { return e.holds > 0 || e.waiting > 0 || len(e.engi
 // it, unless force is set: then it is not served any more, its descriptors are
 // closed at once, and engines that have mapped it keep their mappings.
 func (c *Cache) Evict(id string, force bool) error {
-	defer c.tell()
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[id]
@@ -117,7 +123,7 @@ func (c *Cache) Evict(id string, force bool) error {
 // Release detaches a process from its entry, and frees the entry if no other
 // process is attached and it isn't pinned. It tells whether it was freed.
 func (c *Cache) Release(pid int) bool {
-	defer c.tell()
+	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {

@@ -4,14 +4,11 @@
 package cache
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/fingerprint"
-	"github.com/wcache/wcache/manifest"
 )
 
 // State is where an entry is in its life.
@@ -36,6 +33,7 @@ type Status struct {
 	Bytes    int64  // on the device
 	Tensors  int
 	Pinned   bool
+	NotKept  string   // why it would not outlive the daemon, "" if it would
 	Engines  []Engine // by pid, never nil
 	Waiting  int      // requests that wait for the load
 	Started  time.Time
@@ -82,6 +80,9 @@ func (e *Entry) status() Status {
 		s.State, s.Model, s.Loader, s.Reason = Ready, r.Dir, r.Loader, r.Reason
 		s.Tensors, s.Pinned, s.Seconds = r.Tensors, r.Pinned, r.Seconds
 		s.Loaded, s.Used = r.Loaded, e.used
+		if e.kept != nil {
+			s.NotKept = e.kept.Error()
+		}
 		if s.Started.IsZero() { // adopted
 			s.Started = r.Loaded
 		}
@@ -151,10 +152,4 @@ func (c *Cache) Nearest(key fingerprint.Key, dir string) (fingerprint.Key, bool)
 
 func sortByUse(list []*Entry) {
 	slices.SortFunc(list, func(a, b *Entry) int { return a.used.Compare(b.used) })
-}
-
-// nameSegment names the i-th segment of an entry. Names are short: systemd passes
-// all of them to the next process in one environment variable.
-func nameSegment(id string, i int, s device.Segment) manifest.Segment {
-	return manifest.Segment{Name: fmt.Sprintf("s-%.16s-%d", id, i), Bytes: s.Bytes}
 }

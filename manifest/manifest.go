@@ -58,6 +58,15 @@ type Entry struct {
 	Fields   []Field         `toml:"key"`     // Key as the file has it; Load and Save keep the two alike
 	Indexed  bool            `toml:"indexed"` // the directory's index says which files count
 	Files    []File          `toml:"file"`
+	Engines  []Engine        `toml:"engine"`
+}
+
+// Engine is a process that was given the entry's handles.
+type Engine struct {
+	PID   int       `toml:"pid"`
+	Name  string    `toml:"name"`
+	Start uint64    `toml:"start"` // field 22 of /proc/PID/stat, in clock ticks since boot
+	Since time.Time `toml:"since"`
 }
 
 // Segment is a stored descriptor of weights.

@@ -34,7 +34,8 @@ func example(t testing.TB) *Manifest {
 		ID: k.ID(), Key: k, Dir: "/models/llama", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
 		Table: "t1", Segments: []Segment{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
 		Loaded: at, Used: at, Seconds: 0.25, Pinned: true,
-		Files: []File{{Name: "model.safetensors", Size: 191976, MTime: at, Inode: 42, Used: true}},
+		Files:   []File{{Name: "model.safetensors", Size: 191976, MTime: at, Inode: 42, Used: true}},
+		Engines: []Engine{{PID: 4711, Name: "VLLM::EngineCor", Start: 123456, Since: at}},
 	}}}
 }
 
