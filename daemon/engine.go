@@ -93,7 +93,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		return
 	}
 	// Attached before it is told anything: from then on its end frees the entry.
-	hold.Attach(cache.Engine{PID: p.pid, Name: p.name(), Since: time.Now()})
+	hold.Attach(p.engine())
 	if err := s.engines.watch(p.pid); err != nil {
 		s.cache.Detach(p.pid)
 		log.Warn("engine is gone before the answer", "err", err)
@@ -154,10 +154,23 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
 		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
 		return
 	}
+	name, err := s.keepWatch(conn, p.pid)
+	if err != nil {
+		s.log.Warn("watch would not outlive the daemon", "pid", p.pid, "err", err)
+	}
 	s.log.Info("watch", "pid", p.pid)
-	ctx, cancel := s.untilHangup(ctx, conn)
-	defer cancel()
-	<-ctx.Done()
+	s.untilEnd(ctx, conn, name)
+}
+
+// untilEnd waits for the end of the engine or the server. Only with the engine's
+// does the connection leave the store.
+func (s *Server) untilEnd(ctx context.Context, conn *net.UnixConn, name string) {
+	hangup, cancel := s.untilHangup(ctx, conn)
+	<-hangup.Done()
+	cancel()
+	if ctx.Err() == nil && name != "" {
+		s.forget(name)
+	}
 }
 
 // untilHangup gives a context that ends when the peer closes the connection, on

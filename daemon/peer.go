@@ -4,13 +4,18 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/cache"
 )
 
 // peer is the process at the other end of a connection.
@@ -42,4 +47,24 @@ func (p peer) name() string {
 		return ""
 	}
 	return strings.TrimSpace(string(comm))
+}
+
+// engine is the process as the cache knows it.
+func (p peer) engine() cache.Engine {
+	start, _ := startTime(p.pid) // 0 if it has ended, which is noticed elsewhere
+	return cache.Engine{PID: p.pid, Name: p.name(), Start: start, Since: time.Now()}
+}
+
+// startTime is when a process started, field 22 of /proc/PID/stat, in clock ticks
+// since boot. The second field, the name in parentheses, may hold anything.
+func startTime(pid int) (uint64, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(rest) < 20 {
+		return 0, fmt.Errorf("read start time of process %d: no such field", pid)
+	}
+	return strconv.ParseUint(rest[19], 10, 64)
 }

@@ -20,8 +20,8 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/loader"
-	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -62,6 +62,10 @@ type Options struct {
 	Loader    loader.Options
 	Env       func(string) string // leads to the Hugging Face cache; nil: os.Getenv
 	Log       *slog.Logger        // nil: slog.Default()
+	Store     cache.Store         // keeps descriptors for the next process; nil: there is none
+	// CheckSegment reports why a descriptor that was kept is not a segment of the
+	// device. Nil: it is not looked at.
+	CheckSegment func(device.Segment) error
 	// Activated tells that another process keeps the sockets open, so that the
 	// server may end when it is idle.
 	Activated bool
@@ -80,6 +84,7 @@ type Server struct {
 	end     context.CancelFunc
 	conns   sync.WaitGroup
 	slots   chan struct{} // a token a connection
+	dirty   chan struct{} // a token when the manifest has to be written
 
 	mu        sync.Mutex
 	config    config.Config
@@ -95,17 +100,20 @@ func New(o Options) *Server {
 	if o.Env == nil {
 		o.Env = os.Getenv
 	}
+	if o.CheckSegment == nil {
+		o.CheckSegment = func(device.Segment) error { return nil }
+	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.config, s.configErr = o.Configure()
 	if s.configErr != nil {
 		s.config = config.Default()
 		s.log.Error("configuration is not used", "err", s.configErr)
 	}
-	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: fresh, Changed: s.changed})
+	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: fresh, Changed: s.changed, Store: o.Store})
 	s.engines = newEngines(func(pid int) {
 		s.cache.Detach(pid)
 		s.log.Debug("engine ended", "pid", pid)
@@ -158,6 +166,8 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 		s.mu.Unlock()
 	}
 	s.tellStatus()
+	var keeping sync.WaitGroup
+	keeping.Go(func() { s.keepManifest(s.ctx) })
 	var err error
 	for ctx.Err() == nil && err == nil {
 		if err = s.acceptAll(ctx, listeners); err == nil && ctx.Err() == nil && s.idle() {
@@ -171,6 +181,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	// Loads end with an error that their waiters are told before connections go.
 	s.cache.Close()
 	s.end()
+	keeping.Wait()
 	s.conns.Wait()
 	s.engines.close()
 	s.saveIndex()
@@ -240,9 +251,11 @@ func (s *Server) accept(l Listener) error {
 		s.slots <- struct{}{}
 		s.conns.Go(func() {
 			s.serve(conn, l.Role)
-			s.mu.Lock()
-			s.last = time.Now()
-			s.mu.Unlock()
+			if l.Role != Control { // asking keeps nothing awake
+				s.mu.Lock()
+				s.last = time.Now()
+				s.mu.Unlock()
+			}
 			<-s.slots
 		})
 	}
@@ -268,29 +281,4 @@ func (s *Server) serve(conn *net.UnixConn, role Role) {
 		return
 	}
 	s.serveEngine(ctx, conn, p, role)
-}
-
-// changed keeps the manifest in step with the cache.
-func (s *Server) changed(entries []manifest.Entry) {
-	s.tellStatus()
-	if s.o.Manifest == "" {
-		return
-	}
-	err := (&manifest.Manifest{Schema: manifest.Schema, Entries: entries}).Save(s.o.Manifest)
-	s.mu.Lock()
-	before := s.saveErr
-	s.saveErr = err
-	s.mu.Unlock()
-	if err != nil && before == nil { // once, not with every request
-		s.log.Error("manifest is not written, serving goes on", "err", err)
-	}
-}
-
-func (s *Server) saveIndex() {
-	if s.o.IndexPath == "" {
-		return
-	}
-	if err := s.o.Index.Save(s.o.IndexPath); err != nil {
-		s.log.Warn("index of model directories is not kept", "err", err)
-	}
 }

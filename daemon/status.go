@@ -34,6 +34,9 @@ func (s *Server) status() control.Status {
 	for _, e := range entries {
 		out.Bytes += e.Bytes
 		out.Entries = append(out.Entries, entry(e))
+		if e.NotKept != "" {
+			out.Problems = append(out.Problems, fmt.Sprintf("%.12s would not outlive the daemon: %s", e.ID, e.NotKept))
+		}
 	}
 	return out
 }

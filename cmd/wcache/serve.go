@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -63,7 +62,7 @@ func (a *app) serve() *cobra.Command {
 	f := c.Flags()
 	f.StringArrayVar(&o.listen, "listen", nil, "listen on this socket instead of those that systemd passes (may repeat)")
 	f.StringArrayVar(&o.draft, "listen-draft", nil, "likewise, for draft models")
-	f.StringVar(&o.device, "device", deviceHost, "where weights are kept: host")
+	f.StringVar(&o.device, "device", "", "where weights are kept: host (default: as the instance is named)")
 	f.StringArrayVar(&o.roots, "root", nil, "a model directory, or a folder of them (may repeat)")
 	f.StringVar(&o.config, "config", "", "configuration file, instead of the system's and the user's")
 	f.StringVar(&o.state, "state", "", "folder of the manifest and the index (default: below $XDG_STATE_HOME)")
@@ -73,8 +72,11 @@ func (a *app) serve() *cobra.Command {
 }
 
 func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
+	if o.device == "" {
+		o.device = o.instance
+	}
 	if o.device != deviceHost {
-		return usage("serve: device %q: only %q is built", o.device, deviceHost)
+		return &hinted{err: fmt.Errorf("serve: device %q: only %q is built", o.device, deviceHost), hint: "systemctl --user enable --now wcache@host.socket", exit: exitConfig}
 	}
 	level := new(slog.LevelVar)
 	log := slog.New(logHandler(a.err, a.env, level))
@@ -83,7 +85,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, notifier.Close()) }()
-	listeners, release, err := sockets(o)
+	listeners, kept, release, err := sockets(o, log)
 	if err != nil {
 		return err
 	}
@@ -106,7 +108,8 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err},
 		Env:       a.env,
 		Log:       log,
-		Activated: len(o.listen) == 0,
+		Store:     newStore(notifier, kept),
+		Activated: len(o.listen)+len(o.draft) == 0,
 		Status:    func(text string) { _ = notifier.Status(text) }, // only a display
 	})
 	hangup := make(chan os.Signal, 1)
@@ -116,6 +119,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if err := notifier.Ready(); err != nil {
 		return err
 	}
+	s.Recover(kept)
+	stopWatchdog := watchdog(ctx, notifier, control.Path(listeners[0].Addr().String()), log)
+	defer stopWatchdog()
 	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(listeners))
 	err = s.Serve(ctx, listeners)
 	return errors.Join(err, notifier.Stopping())
@@ -170,7 +176,7 @@ func absolute(paths []string) []string {
 // sockets are what the server accepts on: those that systemd passed, or those of
 // the command line, and a control socket beside the first. The server closes the
 // listeners; release, called after that, gives up their locks.
-func sockets(o serveOptions) (list []daemon.Listener, release func(), err error) {
+func sockets(o serveOptions, log *slog.Logger) (list []daemon.Listener, kept []daemon.Kept, release func(), err error) {
 	var locks []io.Closer
 	release = func() {
 		for _, l := range locks {
@@ -181,6 +187,9 @@ func sockets(o serveOptions) (list []daemon.Listener, release func(), err error)
 		if err != nil {
 			for _, l := range list {
 				_ = l.Close() // the first error is the one to tell
+			}
+			for _, k := range kept {
+				_ = k.FD.Close()
 			}
 			release()
 		}
@@ -197,42 +206,46 @@ func sockets(o serveOptions) (list []daemon.Listener, release func(), err error)
 	for role, paths := range map[daemon.Role][]string{daemon.Target: absolute(o.listen), daemon.Draft: absolute(o.draft)} {
 		for _, p := range paths {
 			if err := bind(p, role); err != nil {
-				return list, release, err
+				return list, kept, release, err
 			}
 		}
 	}
 	if len(list) == 0 {
-		if list, err = passed(); err != nil {
-			return list, release, err
+		if list, kept, err = passed(); err != nil {
+			return list, kept, release, err
+		}
+		for _, l := range list {
+			if lock, err := daemon.Lock(l.Addr().String()); err == nil {
+				locks = append(locks, lock)
+			} else {
+				log.Warn("engines may reach another daemon", "err", err)
+			}
 		}
 	}
 	if len(list) == 0 {
-		return list, release, &hinted{
+		return list, kept, release, &hinted{
 			err:  errors.New("serve: no socket was passed"),
 			hint: "systemctl --user enable --now wcache@0.socket, or give --listen PATH",
 			exit: exitConfig,
 		}
 	}
 	first := list[0].Addr().String()
-	return list, release, bind(control.Path(first), daemon.Control)
+	return list, kept, release, bind(control.Path(first), daemon.Control)
 }
 
-// passed takes the sockets of LISTEN_FDS. Other descriptors are not known yet and
-// are closed.
-func passed() ([]daemon.Listener, error) {
+// passed takes what came in LISTEN_FDS: sockets by their names, and all else as
+// what an earlier process has left in the fd store.
+func passed() (list []daemon.Listener, kept []daemon.Kept, err error) {
 	files, err := activation.Files()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var list []daemon.Listener
+	roles := map[string]daemon.Role{nameTarget: daemon.Target, nameDraft: daemon.Draft}
 	for _, f := range files {
-		role, ok := map[string]daemon.Role{nameTarget: daemon.Target, nameDraft: daemon.Draft}[f.Name]
-		if !ok && !strings.HasPrefix(f.Name, nameTarget) {
-			err = errors.Join(err, f.Close())
-			continue
-		}
+		role, ok := roles[f.Name]
 		if !ok {
-			role = daemon.Target
+			kept = append(kept, daemon.Kept{Name: f.Name, FD: f.FD})
+			continue
 		}
 		l, lerr := f.Listener()
 		if lerr != nil {
@@ -241,5 +254,5 @@ func passed() ([]daemon.Listener, error) {
 		}
 		list = append(list, daemon.Listener{UnixListener: l, Role: role})
 	}
-	return list, err
+	return list, kept, err
 }

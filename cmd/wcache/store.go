@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/activation"
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon"
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// store is the service manager's fd store, with a count of what is in it: a
+// manager that is full closes what comes and tells nobody.
+type store struct {
+	notifier *activation.Notifier
+
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// newStore is nil without a service manager.
+func newStore(n *activation.Notifier, kept []daemon.Kept) cache.Store {
+	if n == nil {
+		return nil
+	}
+	s := &store{notifier: n, names: make(map[string]bool)}
+	for _, k := range kept {
+		s.names[k.Name] = true
+	}
+	return s
+}
+
+// spareFiles are the descriptors that a daemon needs at its start beside those
+// that are stored: sockets, locks, the runtime's own.
+const spareFiles = 64
+
+// Room counts against FileDescriptorStoreMax= and against the number of open
+// files with which the next process would start.
+func (s *store) Room(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := len(s.names) + n
+	if limit, known := s.notifier.StoreLimit(); known && want > limit {
+		return fmt.Errorf("keep descriptors: %d are needed and FileDescriptorStoreMax=%d: raise it in a drop-in (systemctl --user edit wcache@.service)", want, limit)
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && uint64(want+spareFiles) > files.Max {
+		return fmt.Errorf("keep descriptors: %d are needed and the limit of open files is %d: raise LimitNOFILE= in a drop-in", want+spareFiles, files.Max)
+	}
+	return nil
+}
+
+func (s *store) Put(name string, f *fd.FD) error {
+	if err := s.notifier.Store(name, f); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[name] = true
+	return nil
+}
+
+func (s *store) Remove(name string) error {
+	if err := s.notifier.Remove(name); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.names, name)
+	return nil
+}
+
+// watchdog tells the manager that the daemon lives as long as it answers a
+// request on its own control socket. stop ends that.
+func watchdog(ctx context.Context, n *activation.Notifier, socket string, log *slog.Logger) (stop func()) {
+	interval := n.WatchdogInterval()
+	if interval <= 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(interval / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			ask, end := context.WithTimeout(ctx, interval/3)
+			_, err := client.Do(ask, socket, control.Request{Method: control.MethodStatus}, nil)
+			end()
+			if err == nil {
+				err = n.Watchdog()
+			}
+			if err != nil && ctx.Err() == nil {
+				log.Error("watchdog is not told", "err", err)
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}

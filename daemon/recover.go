@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Kept is a descriptor that an earlier process left in the store.
+type Kept struct {
+	Name string
+	FD   *fd.FD
+}
+
+// watchPrefix begins the names of engines' connections in the store.
+const watchPrefix = "w-"
+
+// Recover takes over what an earlier process held: the entries of the manifest
+// whose descriptors are all there and are what it says, and the connections of
+// engines that watch. What doesn't fit is dropped, with the reason in the log:
+// it is loaded again when somebody asks. The server owns all descriptors from
+// here on. Call it once, before Serve.
+func (s *Server) Recover(kept []Kept) {
+	begin := time.Now()
+	m, err := manifest.Load(s.o.Manifest)
+	if err != nil {
+		s.log.Error("manifest is not used", "err", err)
+		m = new(manifest.Manifest)
+	}
+	shelf := make(map[string]*fd.FD)
+	for _, k := range kept {
+		if shelf[k.Name] != nil { // only a name that isn't ours comes twice
+			s.drop(k.Name, k.FD, "another descriptor has this name")
+			continue
+		}
+		shelf[k.Name] = k.FD
+	}
+	n := 0
+	for _, e := range m.Entries {
+		if err := s.recoverEntry(e, shelf); err != nil {
+			s.log.Warn("entry is dropped", "key", e.ID[:12], "model", e.Dir, "reason", err)
+			continue
+		}
+		n++
+	}
+	for name, f := range shelf {
+		if strings.HasPrefix(name, watchPrefix) && s.recoverWatch(name, f) {
+			continue
+		}
+		s.drop(name, f, "nothing in the manifest or among the connections goes with it")
+	}
+	if len(kept) > 0 || len(m.Entries) > 0 {
+		s.log.Info("recovered", "entries", n, "of", len(m.Entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
+	}
+}
+
+// recoverEntry takes the descriptors of an entry off the shelf and has the cache
+// adopt it.
+func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
+	take := func(name string) *fd.FD {
+		f := shelf[name]
+		delete(shelf, name)
+		return f
+	}
+	c := &cache.Contents{TableFD: take(e.Table)}
+	missing := c.TableFD == nil
+	for _, seg := range e.Segments {
+		f := take(seg.Name)
+		missing = missing || f == nil
+		c.Segments = append(c.Segments, device.Segment{FD: f, Bytes: seg.Bytes})
+	}
+	err := errors.New("its descriptors are gone: the service was stopped, or the machine was started again")
+	if !missing {
+		c.Record = e
+		c.Table, err = s.check(e, c)
+	}
+	if err != nil {
+		for i, f := range append([]*fd.FD{c.TableFD}, fds(c.Segments)...) {
+			if f != nil {
+				name := e.Table
+				if i > 0 {
+					name = e.Segments[i-1].Name
+				}
+				s.drop(name, f, "its entry is dropped")
+			}
+		}
+		return err
+	}
+	c.Record.Engines = s.alive(e.Engines)
+	if err := s.cache.Adopt(e.Key, c); err != nil {
+		return err
+	}
+	for _, x := range c.Record.Engines {
+		if err := s.engines.watch(x.PID); err != nil {
+			s.cache.Detach(x.PID)
+		}
+	}
+	return nil
+}
+
+// check compares an entry's descriptors with its record.
+func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, error) {
+	if e.Device != s.o.Device {
+		return nil, fmt.Errorf("it was made for the device %q", e.Device)
+	}
+	b, err := c.TableFD.ReadSealed(tensor.MaxEncoded)
+	if err != nil {
+		return nil, err
+	}
+	t, err := tensor.Decode(b)
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Segments) != len(e.Segments) || len(t.Tensors) != e.Tensors || t.Bytes() != e.Bytes {
+		return nil, errors.New("its table is another one's")
+	}
+	for i, seg := range c.Segments {
+		if t.Segments[i] != seg.Bytes {
+			return nil, fmt.Errorf("segment %d has %d bytes in the table and %d in the manifest", i, t.Segments[i], seg.Bytes)
+		}
+		if err := s.o.CheckSegment(seg); err != nil {
+			return nil, fmt.Errorf("segment %d: %w", i, err)
+		}
+	}
+	return t, nil
+}
+
+// alive gives those of recorded engines that are the same processes still.
+func (s *Server) alive(list []manifest.Engine) []manifest.Engine {
+	var out []manifest.Engine
+	for _, x := range list {
+		if start, err := startTime(x.PID); err == nil && start == x.Start {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// recoverWatch goes on with an engine's watch, unless the descriptor is no
+// connection of this user's.
+func (s *Server) recoverWatch(name string, f *fd.FD) bool {
+	file := os.NewFile(uintptr(f.Int()), name)
+	c, err := net.FileConn(file)
+	f.Disown()
+	err = errors.Join(err, file.Close())
+	conn, ok := c.(*net.UnixConn)
+	var p peer
+	if err == nil && ok {
+		p, err = peerOf(conn)
+	}
+	if err != nil || !ok || p.uid != os.Getuid() {
+		if c != nil {
+			_ = c.Close()
+		}
+		s.log.Warn("watch is dropped", "name", name, "err", err)
+		s.forget(name)
+		return true
+	}
+	s.slots <- struct{}{}
+	s.conns.Go(func() {
+		s.untilEnd(s.ctx, conn, name)
+		_ = conn.Close()
+		<-s.slots
+	})
+	return true
+}
+
+func (s *Server) drop(name string, f *fd.FD, reason string) {
+	s.log.Warn("descriptor is dropped", "name", name, "reason", reason)
+	s.forget(name)
+	_ = f.Close() // nothing was written to it
+}
+
+// forget takes a name out of the store.
+func (s *Server) forget(name string) {
+	if s.o.Store == nil {
+		return
+	}
+	if err := s.o.Store.Remove(name); err != nil {
+		s.log.Warn("descriptor stays in the store", "name", name, "err", err)
+	}
+}
+
+// keepWatch puts a connection into the store, under a name that no other has.
+func (s *Server) keepWatch(conn *net.UnixConn, pid int) (name string, err error) {
+	if s.o.Store == nil {
+		return "", nil
+	}
+	if err := s.o.Store.Room(1); err != nil {
+		return "", err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return "", fmt.Errorf("keep connection: %w", err)
+	}
+	var f *fd.FD
+	var dupErr error
+	if err := raw.Control(func(n uintptr) {
+		var d int
+		if d, dupErr = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); dupErr == nil {
+			f, dupErr = fd.New(d)
+		}
+	}); err != nil || dupErr != nil {
+		return "", fmt.Errorf("keep connection: %w", errors.Join(err, dupErr))
+	}
+	name = fmt.Sprintf("%s%d-%x", watchPrefix, pid, time.Now().UnixNano())
+	return name, errors.Join(s.o.Store.Put(name, f), f.Close())
+}
+
+func fds(list []device.Segment) []*fd.FD {
+	var out []*fd.FD
+	for _, s := range list {
+		out = append(out, s.FD)
+	}
+	return out
+}
