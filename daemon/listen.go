@@ -4,12 +4,14 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -45,23 +47,31 @@ func Listen(path string) (*net.UnixListener, *os.File, error) {
 // privateDir makes a directory of mode 0700, or checks one that is there in the
 // way that vLLM's client checks it before it connects.
 func privateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make directory: %w", err)
-	}
 	st, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+		st, err = os.Lstat(dir)
+	}
 	if err != nil {
 		return fmt.Errorf("check directory: %w", err)
 	}
-	owner := st.Sys().(*syscall.Stat_t).Uid
 	switch {
+	case st.Mode().Type() == fs.ModeSymlink:
+		return fmt.Errorf("check directory %s: is a link, which engines refuse: remove it, or name what it leads to", dir)
 	case !st.IsDir():
-		return fmt.Errorf("check directory %s: is a link or no directory, and engines refuse that", dir)
-	case int(owner) != os.Getuid():
-		return fmt.Errorf("check directory %s: belongs to uid %d, not to uid %d", dir, owner, os.Getuid())
+		return fmt.Errorf("check directory %s: is no directory: choose another", dir)
+	case owner(st) != os.Getuid():
+		return fmt.Errorf("check directory %s: belongs to uid %d, not to uid %d: choose another", dir, owner(st), os.Getuid())
 	case st.Mode().Perm()&0o077 != 0:
 		return fmt.Errorf("check directory %s: mode %04o lets others in: chmod 700 it", dir, st.Mode().Perm())
 	}
 	return nil
+}
+
+func owner(st fs.FileInfo) int {
+	return int(st.Sys().(*syscall.Stat_t).Uid) // what os.Lstat gives on Linux
 }
 
 // Lock takes the lock that vLLM's own daemon holds for its life, so that the two
@@ -69,14 +79,22 @@ func privateDir(dir string) error {
 func Lock(socket string) (*os.File, error) {
 	path := socket + ".lock"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("lock socket %q: %s is a link: remove it", socket, path)
+	case err != nil:
 		return nil, fmt.Errorf("lock socket %q: %w", socket, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		err = fmt.Errorf("lock socket %q: %s serves it already", socket, holder(f))
-		return nil, errors.Join(err, f.Close())
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = fmt.Errorf("lock socket %q: %s serves it already: end it first, or choose another path", socket, holder(f))
+	case err != nil:
+		err = fmt.Errorf("lock socket %q: %w", socket, err)
+	default:
+		return f, nil
 	}
-	return f, nil
+	return nil, errors.Join(err, f.Close())
 }
 
 // holder names the process that holds a lock, from /proc/locks: lines such as
@@ -93,14 +111,19 @@ func holder(f *os.File) string {
 	}
 	for line := range strings.Lines(string(locks)) {
 		if part := strings.Fields(line); len(part) > 5 && part[1] == "FLOCK" && part[5] == file {
-			comm, err := os.ReadFile("/proc/" + part[4] + "/comm")
-			if err != nil {
-				return "process " + part[4]
-			}
-			return fmt.Sprintf("process %s (%s)", part[4], strings.TrimSpace(string(comm)))
+			pid, _ := strconv.Atoi(part[4]) // the kernel writes digits
+			return nameProcess(pid)
 		}
 	}
 	return "another process"
+}
+
+// nameProcess is how a message names a process.
+func nameProcess(pid int) string {
+	if name := (peer{pid: pid}).name(); name != "" {
+		return fmt.Sprintf("process %d (%s)", pid, name)
+	}
+	return fmt.Sprintf("process %d", pid)
 }
 
 func bind(path string) (*net.UnixListener, error) {
@@ -109,20 +132,46 @@ func bind(path string) (*net.UnixListener, error) {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
+	case st.Mode().Type() == fs.ModeSymlink:
+		return nil, errors.New("there is a link, which engines refuse: remove it")
 	case st.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("there is a file that is no socket: remove it")
+		return nil, errors.New("there is a file that is no socket: remove it")
+	case owner(st) != os.Getuid():
+		return nil, fmt.Errorf("there is a socket of uid %d, not of uid %d: remove it", owner(st), os.Getuid())
 	default:
-		if c, err := net.Dial("unix", path); err == nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("a process that holds no lock serves it already")
+		if by, ok := served(path); ok {
+			return nil, fmt.Errorf("%s serves it, without its lock: end it first", by)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
 	}
-	// The socket gets its mode from the umask at the moment of bind: a chmod
-	// afterwards would leave it open to others in between.
-	old := unix.Umask(0o177)
-	defer unix.Umask(old)
-	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	// unix(7): bind makes the file with the mode that the socket has, less the
+	// umask. A chmod afterwards would leave it open to others in between, and a
+	// umask is the whole process's.
+	var modeErr error
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		err := c.Control(func(fd uintptr) { modeErr = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, modeErr)
+	}}
+	l, err := config.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil // what "unix" gives
+}
+
+// served reports whether somebody listens on a socket, and who.
+func served(path string) (by string, ok bool) {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		// A queue that is full is somebody's.
+		return "another process", errors.Is(err, unix.EAGAIN)
+	}
+	defer func() { _ = c.Close() }()
+	p, err := peerOf(c.(*net.UnixConn)) // what "unix" gives
+	if err != nil {
+		return "another process", true
+	}
+	return nameProcess(p.pid), true
 }

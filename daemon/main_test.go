@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/internal/testmain"
+	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/protocol"
+)
+
+// The test binary is also the loader child, an engine, and another daemon that
+// holds a lock.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "load":
+			exit(loadMain(os.Args[2:]))
+		case "engine":
+			exit(engineMain(os.Args[2]))
+		case "lock":
+			exit(lockMain(os.Args[2]))
+		}
+	}
+	testmain.Run(m)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// loadMain is the loader child. With a FIFO as an argument it waits, once it has
+// allocated its memory, until somebody has opened and closed that.
+func loadMain(args []string) error {
+	open := func(string) (device.Device, error) { return host.Open(), nil }
+	if len(args) > 0 {
+		open = func(string) (device.Device, error) { return &gated{Device: host.Open(), fifo: args[0]}, nil }
+	}
+	return loader.Child(context.Background(), os.NewFile(loader.ChildFD, "job"), open)
+}
+
+// gated is a device that is slow to give its memory out.
+type gated struct {
+	device.Device
+	fifo string
+}
+
+type gatedBuffer struct {
+	device.Buffer
+	wait func() error
+}
+
+func (g *gated) Alloc(bytes int64) (device.Buffer, error) {
+	b, err := g.Device.Alloc(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return &gatedBuffer{b, sync.OnceValue(func() error {
+		_, err := os.ReadFile(g.fifo)
+		return err
+	})}, nil
+}
+
+func (b *gatedBuffer) Writer() (device.Writer, error) {
+	if err := b.wait(); err != nil {
+		return nil, err
+	}
+	return b.Buffer.Writer()
+}
+
+// engineMain asks on a socket what it reads from its standard input, line by line
+// a file with a request, and says the reply's status. It ends with its input.
+func engineMain(socket string) error {
+	var conns []net.Conn
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		payload, err := os.ReadFile(in.Text())
+		if err != nil {
+			return err
+		}
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
+		}
+		conns = append(conns, conn) // open until the end
+		if err := protocol.WriteFrame(conn, payload); err != nil {
+			return err
+		}
+		frame, err := protocol.ReadFrame(conn, protocol.MaxReply)
+		if err != nil {
+			return err
+		}
+		reply, err := protocol.DecodeReply(frame)
+		if err != nil {
+			return err
+		}
+		fmt.Println(reply.Status, reply.Message, reply.Fields)
+	}
+	return in.Err()
+}
+
+// lockMain holds a lock as vLLM's daemon does, until its input ends.
+func lockMain(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	fmt.Println("locked")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// process is a child that is the test binary in another role.
+type process struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+	dir string
+}
+
+func startProcess(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command("/proc/self/exe", args...), dir: t.TempDir()}
+	p.Stderr = os.Stderr
+	in, err := p.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.in, p.out = in, bufio.NewReader(out)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.end() })
+	return p
+}
+
+// end ends the process, which has its input no more, and waits for that.
+func (p *process) end() {
+	_ = p.in.Close()
+	_ = p.Wait()
+}
+
+// kill ends the process without a chance to do anything, and waits for that.
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	p.end()
+}
+
+func (p *process) line(t *testing.T) string {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("read from process: %v", err)
+	}
+	return strings.TrimRight(line, " []\n")
+}
+
+// send has an engine ask; line then reads what it was told.
+func (p *process) send(t *testing.T, payload []byte) {
+	t.Helper()
+	f, err := os.CreateTemp(p.dir, "request")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(payload)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(p.in, f.Name()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gate is a FIFO that loaders wait at.
+type gate struct{ path string }
+
+func newGate(t *testing.T) gate {
+	t.Helper()
+	g := gate{filepath.Join(t.TempDir(), "gate")}
+	if err := unix.Mkfifo(g.path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// arrived waits for a loader and lets it through when it calls what it returns.
+func (g gate) arrived(t *testing.T) (open func()) {
+	t.Helper()
+	var f *os.File
+	eventually(t, "a loader comes to the gate", func() bool {
+		n, err := unix.Open(g.path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err == nil {
+			f = os.NewFile(uintptr(n), g.path)
+		}
+		return err == nil
+	})
+	return func() { _ = f.Close() }
+}
+
+// eventually waits for what happens in another goroutine or process.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 4000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("it never came that %s", what)
+}
