@@ -36,6 +36,19 @@ test: ## all quick tests, with the race detector
 test-engine: build ## the unmodified vLLM engine against wcache serve (installs vLLM once, 10 GB)
 	./enginetest/run.sh '$(ENGINE)' '$(ENGINE_VENV)'
 
+# The user manager for tests, and a Debian 13 to run it on.
+BED       ?= ../shared/testbed/user-manager.sh
+DEBIAN_13 ?= $(CACHE)/debian-13
+
+.PHONY: test-systemd
+test-systemd: build ## the units in a real user manager, with the unmodified engine (needs root)
+	ENGINE='$(ENGINE)' ENGINE_VENV='$(ENGINE_VENV)' ./systemdtest/run.sh '$(BED)'
+
+.PHONY: test-systemd-257
+test-systemd-257: build ## the same on Debian 13 (needs root; installs it once, 300 MB)
+	./systemdtest/debian.sh '$(DEBIAN_13)'
+	./systemdtest/run.sh '$(BED)' '$(DEBIAN_13)'
+
 .PHONY: lint
 lint: ## go vet, gofmt, golangci-lint
 	@test -z "$$(gofmt -s -l $$(git ls-files '*.go'))" || { gofmt -s -d $$(git ls-files '*.go'); exit 1; }

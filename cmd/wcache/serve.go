@@ -120,7 +120,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	s.Recover(kept)
-	stopWatchdog := watchdog(ctx, notifier, control.Path(listeners[0].Addr().String()), log)
+	stopWatchdog := watchdog(ctx, notifier, control.Path(own(listeners)), log)
 	defer stopWatchdog()
 	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(listeners))
 	err = s.Serve(ctx, listeners)
@@ -203,11 +203,14 @@ func sockets(o serveOptions, log *slog.Logger) (list []daemon.Listener, kept []d
 		list = append(list, daemon.Listener{UnixListener: l, Role: role})
 		return nil
 	}
-	for role, paths := range map[daemon.Role][]string{daemon.Target: absolute(o.listen), daemon.Draft: absolute(o.draft)} {
-		for _, p := range paths {
-			if err := bind(p, role); err != nil {
-				return list, kept, release, err
-			}
+	for _, p := range absolute(o.listen) {
+		if err := bind(p, daemon.Target); err != nil {
+			return list, kept, release, err
+		}
+	}
+	for _, p := range absolute(o.draft) {
+		if err := bind(p, daemon.Draft); err != nil {
+			return list, kept, release, err
 		}
 	}
 	if len(list) == 0 {
@@ -229,8 +232,18 @@ func sockets(o serveOptions, log *slog.Logger) (list []daemon.Listener, kept []d
 			exit: exitConfig,
 		}
 	}
-	first := list[0].Addr().String()
-	return list, kept, release, bind(control.Path(first), daemon.Control)
+	return list, kept, release, bind(control.Path(own(list)), daemon.Control)
+}
+
+// own is the socket beside which the control socket lies: the first for target
+// models, which is the one of the unit itself. Those of drop-ins come after it.
+func own(list []daemon.Listener) string {
+	for _, l := range list {
+		if l.Role == daemon.Target {
+			return l.Addr().String()
+		}
+	}
+	return list[0].Addr().String()
 }
 
 // passed takes what came in LISTEN_FDS: sockets by their names, and all else as
