@@ -103,10 +103,16 @@ var golden = []struct {
 	{"0.30.0-by_value", "0.30.0-get_state-llama-tp1r0", byValue, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
 	{"0.33.0-mapped", "0.33.0-get_state-llama-tp1r0", mapped, ""},
 	{"0.33.0-by_value", "0.33.0-get_state-llama-tp1r0", byValue, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+	{"0.30.0-header24", "0.30.0-get_state-llama-tp1r0", header24, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+	{"0.33.0-header32", "0.33.0-get_state-llama-tp1r0", header32, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
 }
 
 func mapped([][]byte) protocol.Form           { return Mapped{PID: 4242, FDs: []int{7, 300}} }
 func byValue(segments [][]byte) protocol.Form { return ByValue{readers(segments)} }
+func header24([][]byte) protocol.Form         { return expandable(Header24) }
+func header32([][]byte) protocol.Form         { return expandable(Header32) }
+
+func expandable(h Header) Expandable { return Expandable{PID: 4242, FDs: []int{7, 300}, Header: h} }
 
 func TestGoldenReplies(t *testing.T) {
 	table, segments := sample()
@@ -156,7 +162,9 @@ func seen(t *tensor.Table, segments [][]byte, f protocol.Form) []protocol.Entry 
 	for _, x := range t.Tensors {
 		s := t.Storages[x.Storage]
 		e := protocol.Entry{Name: x.Name, Kind: x.Kind, DType: x.DType, Shape: x.Shape, Stride: x.Stride, Offset: x.Offset}
-		if m, ok := f.(Mapped); ok && s.Bytes > 0 {
+		if g, ok := f.(Expandable); ok {
+			e.Handle, e.HandleOffset, e.Bytes = g.handle(g.FDs[s.Segment], t.Segments[s.Segment]), s.Offset, s.Bytes
+		} else if m, ok := f.(Mapped); ok && s.Bytes > 0 {
 			e.Offset += s.Offset / int64(x.DType.Size())
 			e.Path, e.Bytes = fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FDs[s.Segment]), t.Segments[s.Segment]
 		} else if s.Bytes > 0 {
@@ -188,7 +196,12 @@ func TestElementTypes(t *testing.T) {
 			Storages: []tensor.Storage{{Bytes: 256}},
 			Tensors:  []tensor.Tensor{{Name: "x", Kind: tensor.Param, DType: d, Shape: []int64{4, 2}, Stride: []int64{2, 1}}},
 		}
-		for _, f := range []protocol.Form{Mapped{PID: 1, FDs: []int{3}}, ByValue{readers([][]byte{make([]byte, 256)})}} {
+		forms := []protocol.Form{
+			Mapped{PID: 1, FDs: []int{3}},
+			ByValue{readers([][]byte{make([]byte, 256)})},
+			Expandable{PID: 1, FDs: []int{3}, Header: Header32},
+		}
+		for _, f := range forms {
 			b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, f)
 			if d.Torch() == "" {
 				want := fmt.Sprintf(`encode reply: tensor "x": torch has no element type %s`, d)
@@ -232,6 +245,10 @@ func TestRefuses(t *testing.T) {
 		{"alias of nothing", module, mapped, func(t *tensor.Table) { t.Aliases[0].Target = "x" }, `check table: alias "tied": no tensor "x"`},
 		{"descriptor short", module, func([][]byte) protocol.Form { return Mapped{FDs: []int{3}} }, func(*tensor.Table) {},
 			`tensor "all.bool": 1 descriptors for 2 segments`},
+		{"descriptor of a GPU's short", module, func([][]byte) protocol.Form { return Expandable{FDs: []int{3}, Header: Header32} }, func(*tensor.Table) {},
+			`tensor "all.bool": 1 descriptors for 2 segments`},
+		{"no header", module, func([][]byte) protocol.Form { return expandable(0) }, func(*tensor.Table) {},
+			`tensor "all.bool": torch has no header of version 0`},
 		{"reader short", module, func([][]byte) protocol.Form { return ByValue{} }, func(*tensor.Table) {},
 			`tensor "all.bool": 0 readers for 2 segments`},
 		{"bytes short", module, func(s [][]byte) protocol.Form { return ByValue{readers([][]byte{s[0][:256], s[1]})} }, func(*tensor.Table) {},
@@ -289,13 +306,17 @@ func BenchmarkEncodeState(b *testing.B) {
 		}
 	}
 	state := protocol.State{Module: protocol.DefaultModule, Table: table, Attrs: true}
-	b.ReportAllocs()
-	for b.Loop() {
-		reply, err := protocol.EncodeState(state, Mapped{PID: 4242, FDs: []int{7}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(len(reply)), "bytes/reply")
+	for _, f := range []protocol.Form{Mapped{PID: 4242, FDs: []int{7}}, Expandable{PID: 4242, FDs: []int{7}, Header: Header32}} {
+		b.Run(fmt.Sprintf("%T", f), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				reply, err := protocol.EncodeState(state, f)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(len(reply)), "bytes/reply")
+			}
+			b.ReportMetric(float64(len(table.Tensors)), "entries")
+		})
 	}
-	b.ReportMetric(float64(len(table.Tensors)), "entries")
 }

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package torch
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/protocol/pickle"
+	"github.com/wcache/wcache/tensor"
+)
+
+var _ protocol.Form = Expandable{}
+
+// Expandable describes segments of GPU memory that are descriptors of process
+// PID, in the words of torch's expandable segments: an engine fetches a
+// descriptor (pidfd_getfd(2)), imports it and maps the whole segment, once for
+// each segment. Engine and PID have one user and one pid namespace, and PID is
+// dumpable; where Yama restricts ptrace(2), PID must have allowed it.
+//
+// PID needs no GPU, and memory that is mapped outlives it.
+type Expandable struct {
+	PID    int
+	FDs    []int // of each segment
+	Header Header
+}
+
+// Header is a form of what stands before the descriptor's number in a handle of
+// an expandable segment: ShareHeader in c10/cuda/CUDACachingAllocator.cpp. No
+// torch reads a form that is newer than its own.
+type Header byte
+
+// Forms of a Header by the byte that begins a handle of them.
+const (
+	Header24 Header = 2 // 24 bytes: torch up to 2.12
+	Header32 Header = 3 // 32 bytes, with a kind of descriptor: torch 2.13 and later
+)
+
+// HeaderFor returns the form that the torch of a vLLM release reads: 0.30 to 0.32
+// are bound to torch 2.13 and 0.33 to 2.14. It doesn't know versions that aren't
+// numbers, which builds from source may have, nor those before 0.30, which never
+// ask. Of a later release it expects what 0.33 has.
+func HeaderFor(vllmVersion string) (Header, bool) {
+	major, rest, ok := strings.Cut(vllmVersion, ".")
+	minor, _, ok2 := strings.Cut(rest, ".")
+	if !ok || !ok2 {
+		return 0, false
+	}
+	x, err := strconv.ParseUint(major, 10, 16)
+	y, err2 := strconv.ParseUint(minor, 10, 16)
+	if err != nil || err2 != nil || x == 0 && y < 30 {
+		return 0, false
+	}
+	return Header32, true
+}
+
+// posixFD is the kind of descriptor in a Header32.
+const posixFD = 1
+
+// handle is that of one segment: the header and one descriptor, since a segment
+// is one piece of memory.
+func (e Expandable) handle(fd int, bytes int64) []byte {
+	le := binary.LittleEndian
+	b := append(make([]byte, 0, 38), byte(e.Header), 'e')
+	b = le.AppendUint64(b, uint64(uint32(e.PID))) // 4 bytes and as many of padding
+	b = le.AppendUint64(b, uint64(bytes))         // of a piece
+	b = le.AppendUint64(b, 1)                     // pieces
+	if e.Header == Header32 {
+		b = le.AppendUint64(b, posixFD) // as the PID
+	}
+	return le.AppendUint32(b, uint32(fd))
+}
+
+var (
+	// A consumer counts down in a file of /dev/shm when it is done, and removes the
+	// file. shm_open(3) takes no name with a slash inside, so there is none.
+	noCounter = []byte("/wcache/none")
+	// A consumer waits for no event that it is told not to wait for.
+	noEvent = make([]byte, 64)
+)
+
+// What Entry remembers in an encoder, beside the handle of each segment, which
+// has the segment's number.
+const (
+	counterID = -1
+	eventID   = -2
+)
+
+// Entry is part of [protocol.Form].
+func (e Expandable) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
+	x := &t.Tensors[i]
+	s := t.Storages[x.Storage]
+	switch {
+	case len(e.FDs) != len(t.Segments):
+		return fmt.Errorf("%d descriptors for %d segments", len(e.FDs), len(t.Segments))
+	case e.Header != Header24 && e.Header != Header32:
+		return fmt.Errorf("torch has no header of version %d", e.Header)
+	case x.DType.Torch() == "":
+		return fmt.Errorf("torch has no element type %s", x.DType)
+	}
+	offset := x.Offset
+	if s.Bytes == 0 {
+		offset = 0 // torch makes an empty storage of its own
+	}
+	// The arguments of rebuild_cuda_tensor in torch/multiprocessing/reductions.py.
+	enc.Name("ipc_args")
+	enc.Mark()
+	enc.Global("torch", "Tensor")
+	enc.Global("torch", "Size")
+	enc.Ints(x.Shape)
+	enc.Tuple(1)
+	enc.Reduce()
+	enc.Ints(x.Stride)
+	enc.Int(offset)
+	enc.Global("torch.storage", "TypedStorage")
+	enc.Global("torch", x.DType.Torch())
+	enc.Int(0) // the device, for which an engine puts its own
+	remembered(enc, s.Segment, func() []byte { return e.handle(e.FDs[s.Segment], t.Segments[s.Segment]) })
+	enc.Int(s.Bytes)
+	enc.Int(s.Offset)
+	enc.Bool(false) // requires_grad
+	remembered(enc, counterID, func() []byte { return noCounter })
+	enc.Int(0) // offset of the counter
+	remembered(enc, eventID, func() []byte { return noEvent })
+	enc.Bool(false) // to wait for the event
+	enc.Tuple(15)
+	enc.Name("cpu_tensor")
+	enc.None()
+	return nil
+}
+
+// remembered writes bytes once, and a reference to them from then on.
+func remembered(enc *pickle.Encoder, id int, b func() []byte) {
+	if !enc.Recall(id) {
+		enc.Bytes(b())
+		enc.Remember(id)
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package torch
+
+import (
+	"bytes"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/protocol/pickle"
+	"github.com/wcache/wcache/tensor"
+)
+
+// TestHandle spells out what torch parses, field by field.
+func TestHandle(t *testing.T) {
+	const bytes = 40<<30 | 2<<20
+	for _, tt := range []struct {
+		header Header
+		want   []string
+	}{
+		{Header24, []string{"02", "65", "4e61bc00", "00000000", "000020000a000000", "0100000000000000", "2c010000"}},
+		{Header32, []string{"03", "65", "4e61bc00", "00000000", "000020000a000000", "0100000000000000", "01000000", "00000000", "2c010000"}},
+	} {
+		e := Expandable{PID: 12345678, Header: tt.header}
+		if got, want := hex.EncodeToString(e.handle(300, bytes)), strings.Join(tt.want, ""); got != want {
+			t.Errorf("version %d:\n got %s\nwant %s", tt.header, got, want)
+		}
+	}
+}
+
+// TestArguments compares all that is said about one tensor with what
+// rebuild_cuda_tensor takes, in its order.
+func TestArguments(t *testing.T) {
+	table := &tensor.Table{
+		Segments: []int64{2 << 20},
+		Storages: []tensor.Storage{{Offset: 512, Bytes: 96}},
+		Tensors: []tensor.Tensor{
+			{Name: "w", Kind: tensor.Param, DType: tensor.BF16, Shape: []int64{4, 8}, Stride: []int64{1, 4}, Offset: 16},
+			{Name: "again", Kind: tensor.Buffer, DType: tensor.F32, Shape: []int64{}, Stride: []int64{}},
+		},
+	}
+	form := Expandable{PID: 1, FDs: []int{3}, Header: Header24}
+	b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := pickle.Decode(b, pickle.Options{Allow: func(string, string) bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, _ := v.(*pickle.Dict).Get("entries")
+	var got []any
+	for _, item := range entries.(*pickle.Dict).Items {
+		args, _ := item.Value.(*pickle.Object).State.(*pickle.Dict).Get("ipc_args")
+		got = append(got, args)
+	}
+	arguments := func(shape, stride pickle.Tuple, offset int64, dtype string) pickle.Tuple {
+		return pickle.Tuple{
+			pickle.Global{Module: "torch", Name: "Tensor"},
+			&pickle.Call{Func: pickle.Global{Module: "torch", Name: "Size"}, Args: pickle.Tuple{shape}},
+			stride,
+			offset,
+			pickle.Global{Module: "torch.storage", Name: "TypedStorage"},
+			pickle.Global{Module: "torch", Name: dtype},
+			int64(0),
+			form.handle(3, 2<<20),
+			int64(96),
+			int64(512),
+			false,
+			[]byte("/wcache/none"),
+			int64(0),
+			make([]byte, 64),
+			false,
+		}
+	}
+	want := []any{
+		arguments(pickle.Tuple{int64(4), int64(8)}, pickle.Tuple{int64(1), int64(4)}, 16, "bfloat16"),
+		arguments(pickle.Tuple{}, pickle.Tuple{}, 0, "float32"),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if n := bytes.Count(b, form.handle(3, 2<<20)); n != 1 {
+		t.Errorf("the segment's handle is written %d times", n)
+	}
+}
+
+func TestHeaderFor(t *testing.T) {
+	for version, want := range map[string]Header{
+		"0.30.0": Header32, "0.31.0": Header32, "0.32.0": Header32, "0.33.0": Header32, "0.33.1": Header32,
+		"0.33.0rc2": Header32, "0.33.1.dev12+g0123456.cu130": Header32, "0.34.0": Header32, "1.0.0": Header32,
+		"0.29.3": 0, "0.9.2": 0, "": 0, "dev": 0, "0": 0, "0.33": 0, "0.x.1": 0, "-1.30.0": 0, "0.-30.0": 0, "0.99999999.0": 0,
+	} {
+		if got, ok := HeaderFor(version); got != want || ok != (want != 0) {
+			t.Errorf("HeaderFor(%q) = %d, %v; want %d", version, got, ok, want)
+		}
+	}
+}
