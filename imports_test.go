@@ -44,6 +44,7 @@ var allowed = map[string][]string{
 	"control":              {"fingerprint"},
 	"client":               {"control", "protocol"},
 	"daemon":               {"cache", "config", "control", "fingerprint", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights"},
+	"doctor":               {"config"},
 	"systemd/generator":    {},
 	"cmd/wcache-generator": {"systemd/generator"},
 	"demo/engine":          {"client", "protocol", "tensor"},

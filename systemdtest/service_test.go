@@ -236,3 +236,21 @@ ExecStart=/usr/bin/wcache serve --instance=%i --device=host --uuid=GPU-00000000-
 		}
 	}
 }
+
+// What doctor says of a machine where all is well but for lingering, and of one
+// where the socket is off.
+func TestDoctor(t *testing.T) {
+	begin(t, "")
+	ask(t, socket(), recorded(t, llama))
+	out, exit := wcache(t, "doctor")
+	if exit != 0 || !strings.Contains(out, "wcache@host.socket is enabled and listening") || !strings.Contains(out, "it keeps up to 2048 descriptors") ||
+		!strings.Contains(out, "-> loginctl enable-linger") {
+		t.Errorf("exit %d\n%s", exit, out)
+	}
+	t.Log("\n" + out)
+	systemctl(t, "disable", "--now", sockets)
+	out, exit = wcache(t, "doctor")
+	if exit != 1 || !strings.Contains(out, "-> systemctl --user enable --now wcache@host.socket") {
+		t.Errorf("exit %d\n%s", exit, out)
+	}
+}

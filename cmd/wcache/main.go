@@ -160,7 +160,7 @@ func (a *app) root() *cobra.Command {
 	f.BoolVar(&a.json, "json", false, "answer in JSON, errors too")
 	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
 	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
-	root.AddCommand(a.serve(), a.load(), a.status(), a.warm(), a.evict(), a.explain(), a.versionCommand())
+	root.AddCommand(a.serve(), a.load(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
 	for _, c := range root.Commands() {
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, list []string) error {
