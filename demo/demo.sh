@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-FileCopyrightText: The wcache authors
+# SPDX-License-Identifier: MIT
+#
+# demo.sh - one engine's life with wcache, on host memory: nothing runs until the
+# engine connects; then its model is loaded, handed over, and stays for the next.
+# The engine sends what a real vLLM 0.33.0 sent. All that this makes is in one
+# temporary folder, and goes with it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+umask 077
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/wcache-demo.XXXXXX")
+socket=$dir/host.sock
+jobs=()
+finish() {
+    local rc=$?
+    exec 3>&-
+    for pid in "${jobs[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait
+    [ "$rc" = 0 ] || { echo "demo: error: it ended early; what the service said:" && cat "$dir/log"; } >&2 2>/dev/null
+    rm -rf "$dir"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+say() { printf '\n\e[1m%s\e[0m\n' "$*"; }
+[ -t 1 ] || say() { printf '\n%s\n' "$*"; }
+# status N shows it, and holds it to the exit status N.
+status() {
+    local rc=0
+    bin/wcache --gpu host --socket "$socket" status || rc=$?
+    [ "$rc" = "$1" ]
+}
+# program is what runs in the process that holds the socket.
+program() { basename "$(readlink "/proc/$daemon/exe")"; }
+
+go build -o "$dir/engine" ./demo/engine
+engine=("$dir/engine" -socket "$socket" -request testdata/wire/0.33.0-get_state-llama-tp1r0.bin -layout testdata/layouts/llama-tp1r0.json)
+
+# A service that sees nothing of this user but the bundled model.
+: >"$dir/wcache.toml"
+service=("$PWD/bin/wcache" serve --device host --config "$dir/wcache.toml" --state "$dir/state" --root "$PWD/testdata/checkpoints/llama")
+if activate=$(type -P systemd-socket-activate); then
+    by="systemd-socket-activate"
+    "$activate" --listen="$socket" --fdname=wcache -E HF_HUB_CACHE="$dir/none" "${service[@]}" 2>"$dir/log" &
+else
+    by="the demo, as systemd would"
+    HF_HUB_CACHE=$dir/none "$dir/engine" -activate -socket "$socket" -- "${service[@]}" 2>"$dir/log" &
+fi
+daemon=$!
+jobs+=("$daemon")
+for _ in {1..100}; do [ -S "$socket" ] && break || sleep 0.02; done
+
+say "1. Before: a socket, held by $by; asking for the status starts nothing"
+status 3
+echo "exit status 3; process $daemon is $(program)"
+
+say "2. An engine starts: it connects, and sends the get_state that vLLM 0.33.0 sent for this model"
+mkfifo "$dir/said" "$dir/stay"
+"${engine[@]}" -watch testdata/wire/0.33.0-watch.bin <"$dir/stay" >"$dir/said" &
+first=$!
+jobs+=("$first")
+exec 3>"$dir/stay"
+cat "$dir/said"
+
+say "3. During: the connection made process $daemon become $(program), and the engine is attached"
+status 0
+
+exec 3>&-
+wait "$first"
+say "4. The engine ended and starts again: the same weights, without a load"
+"${engine[@]}" -rows 0
+
+say "5. After: no engine, and the weights wait for the next one"
+for _ in {1..50}; do # the kernel tells the service of the engine's end
+    bin/wcache --gpu host --socket "$socket" status --json | grep -q '"engines": \[\]' && break || sleep 0.02
+done
+status 0
+
+kill "$daemon"
+wait "$daemon"
+say "6. The service was told to end: all memory is free"
+status 3
