@@ -20,6 +20,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/daemon"
+	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights"
@@ -105,12 +106,13 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 			return c, err
 		},
 		Index: index, IndexPath: indexPath, Manifest: manifestPath,
-		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err},
-		Env:       a.env,
-		Log:       log,
-		Store:     newStore(notifier, kept),
-		Activated: len(o.listen)+len(o.draft) == 0,
-		Status:    func(text string) { _ = notifier.Status(text) }, // only a display
+		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err},
+		Env:          a.env,
+		Log:          log,
+		Store:        newStore(notifier, kept),
+		CheckSegment: host.Check,
+		Activated:    len(o.listen)+len(o.draft) == 0,
+		Status:       func(text string) { _ = notifier.Status(text) }, // only a display
 	})
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, unix.SIGHUP)

@@ -24,6 +24,22 @@ const reserveStep = 64 << 20
 // maxBlock is some limit, for one has to be named: the mapping has none.
 const maxBlock = 1 << 30
 
+// Check reports why a descriptor is not a finished segment of host memory.
+func Check(s device.Segment) error {
+	seals, err := unix.FcntlInt(uintptr(s.FD.Int()), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("check segment: it is no memory file: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(s.FD.Int(), &st); err != nil {
+		return fmt.Errorf("check segment: %w", err)
+	}
+	if seals&fd.Seals != fd.Seals || st.Size != s.Bytes {
+		return fmt.Errorf("check segment: %d bytes with seals %#x, want %d with %#x", st.Size, seals, s.Bytes, fd.Seals)
+	}
+	return nil
+}
+
 // Device is the memory of the host.
 type Device struct{}
 

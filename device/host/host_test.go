@@ -16,6 +16,7 @@ import (
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/devicetest"
 	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/internal/testmain"
 )
 
@@ -164,4 +165,34 @@ func addressSpace() (uint64, error) {
 	var pages uint64
 	_, err = fmt.Sscan(string(b), &pages)
 	return pages * uint64(os.Getpagesize()), err
+}
+
+func TestCheck(t *testing.T) {
+	sealed, err := fd.Sealed("segment", make([]byte, 4096))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sealed.Close()
+	open, err := fd.Memory("unsealed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	for _, tt := range []struct {
+		name string
+		seg  device.Segment
+		want string
+	}{
+		{"finished", device.Segment{FD: sealed, Bytes: 4096}, ""},
+		{"another size", device.Segment{FD: sealed, Bytes: 8192}, "check segment: 4096 bytes with seals 0xf, want 8192 with 0xf"},
+		{"unsealed", device.Segment{FD: open, Bytes: 0}, "check segment: 0 bytes with seals 0x0, want 0 with 0xf"},
+	} {
+		got := ""
+		if err := host.Check(tt.seg); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
 }
