@@ -35,7 +35,7 @@ func Check(s device.Segment) error {
 		return fmt.Errorf("check segment: %w", err)
 	}
 	if seals&fd.Seals != fd.Seals || st.Size != s.Bytes {
-		return fmt.Errorf("check segment: %d bytes with seals %#x, want %d with %#x", st.Size, seals, s.Bytes, fd.Seals)
+		return fmt.Errorf("check segment: %d bytes with seals %#x, want %d with %#x", st.Size, seals&fd.Seals, s.Bytes, fd.Seals)
 	}
 	return nil
 }
