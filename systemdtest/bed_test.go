@@ -186,7 +186,7 @@ func kill(t *testing.T, pid int, sig syscall.Signal) {
 // wcache runs the command and gives its output and exit status.
 func wcache(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	c := exec.CommandContext(ctx, "/usr/bin/wcache", append([]string{"--gpu", "host"}, args...)...)
 	out, err := c.CombinedOutput()
