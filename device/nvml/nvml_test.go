@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package nvml
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestNoLibrary(t *testing.T) {
+	m, err := read("libnvidia-ml-of-nobody.so.1")
+	var none *NoDriver
+	if !errors.As(err, &none) {
+		t.Fatalf("read = %v, %v; want a NoDriver", m, err)
+	}
+	const want = "ask NVML: no libnvidia-ml-of-nobody.so.1; install the NVIDIA driver; a container has to be started with its GPUs"
+	if err.Error() != want {
+		t.Errorf("error %q\n want %q", err, want)
+	}
+}
+
+// TestRead reads a library that is built for it, once, since what is bound to a
+// library by its symbols stays so.
+func TestRead(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler to build a library with; TestReal reads a real one")
+	}
+	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, "testdata/nvml.c").CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	got, err := read(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Machine{
+		Driver: "580.159.03",
+		GPUs: []GPU{{
+			Index:     0,
+			UUID:      "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca",
+			Name:      "NVIDIA H200",
+			PCI:       "00000000:19:00.0",
+			Total:     143157 << 20,
+			Used:      2182 << 20,
+			Free:      140975 << 20,
+			Processes: []Process{{4242, 629 << 20}, {4243, -1}},
+		}, {
+			Index: 1,
+			Err:   nvml.ERROR_GPU_IS_LOST,
+		}},
+	}
+	same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) || errors.Is(b, a) })
+	if diff := cmp.Diff(want, got, same); diff != "" {
+		t.Error(diff)
+	}
+
+	for result, do := range map[string]string{
+		"9":  "load the kernel module: modprobe nvidia",
+		"18": "the driver was updated while it was in use: restart the machine, or load its kernel modules anew",
+		"4":  "see who may open /dev/nvidiactl",
+		"99": "see what nvidia-smi says",
+	} {
+		t.Setenv("FAKE_NVML_INIT", result)
+		var none *NoDriver
+		if _, err := read(library); !errors.As(err, &none) || none.Do != do {
+			t.Errorf("nvmlInit returns %s: %v; want the advice %q", result, err, do)
+		}
+	}
+}
+
+func TestReal(t *testing.T) {
+	m, err := Read()
+	if errors.As(err, new(*NoDriver)) {
+		t.Skipf("%v; TestRead reads a machine of its own", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range m.GPUs {
+		if g.Err != nil || len(g.UUID) != len("GPU-00000000-0000-0000-0000-000000000000") || g.Total <= 0 || g.Free <= 0 {
+			t.Errorf("%+v", g)
+		}
+	}
+	t.Logf("%+v", m)
+}
