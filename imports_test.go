@@ -35,6 +35,8 @@ var allowed = map[string][]string{
 	"device":               {"internal/fd"},
 	"device/host":          {"device", "internal/fd"},
 	"device/devicetest":    {"device", "internal/fd"},
+	"device/cuda":          {"device", "internal/fd"},
+	"device/nvml":          {},
 	"loader/native":        {"layout", "tensor", "device", "internal/fd"},
 	"loader":               {"loader/native", "layout", "tensor", "device", "internal/fd"},
 	"activation":           {"internal/fd"},

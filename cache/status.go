@@ -127,16 +127,20 @@ func (c *Cache) Memory(draft bool) int64 {
 	return n
 }
 
-// Nearest gives the key among the entries that are ready which differs from the
-// given one in the fewest fields; false if there is none. With a directory only
-// its entries count.
+// Nearest gives the key among the other entries, ready or of a known directory,
+// which differs from the given one in the fewest fields; false if there is none.
+// With a directory only its entries count.
 func (c *Cache) Nearest(key fingerprint.Key, dir string) (fingerprint.Key, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var nearest *Entry
 	fewest := 0
 	for _, e := range c.entries {
-		if !e.ready || dir != "" && e.contents.Record.Dir != dir {
+		model := e.progress.Model
+		if e.ready {
+			model = e.contents.Record.Dir
+		}
+		if e.id == key.ID() || model == "" || dir != "" && model != dir {
 			continue
 		}
 		n := len(fingerprint.Compare(key, e.key))

@@ -16,7 +16,6 @@ import (
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/layout"
-	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -25,20 +24,22 @@ const progressEvery = 100 * time.Millisecond
 
 // serveControl answers one request of a control client.
 func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
-	limit := time.Duration(s.configuration().RequestTimeout)
-	_ = conn.SetReadDeadline(time.Now().Add(limit)) // a closed connection shows at the read
-	var request control.Request
-	if err := control.Read(bufio.NewReader(conn), &request); err != nil {
-		s.log.Warn("control request refused", "pid", p.pid, "err", err)
-		return
-	}
-	_ = conn.SetReadDeadline(time.Time{})
+	limit := s.beginRead(ctx, conn)
 	answer := func(reply control.Reply) {
 		_ = conn.SetWriteDeadline(time.Now().Add(limit))
 		if err := control.Write(conn, reply); err != nil {
 			s.log.Debug("control reply not written", "pid", p.pid, "err", err)
 		}
 	}
+	var request control.Request
+	if err := control.Read(bufio.NewReader(conn), &request); err != nil {
+		if err = unread(ctx, err, limit); err != nil {
+			s.log.Warn("control request refused", "pid", p.pid, "err", err)
+			answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})
+		}
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
 	final := control.Reply{Final: true}
 	var err error
 	switch {
@@ -55,7 +56,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 		err = &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("unknown request %q", request.Method), Hint: "wcache version shows whether client and daemon are of one version"}
 	}
 	if err != nil {
-		final.Error = controlError(err)
+		final.Error = s.controlError(err)
 	}
 	if request.Method != control.MethodStatus {
 		s.log.Info(request.Method, "pid", p.pid, "err", err)
@@ -153,25 +154,4 @@ func (s *Server) evict(e control.Evict) ([]string, error) {
 		evicted = append(evicted, entry.ID)
 	}
 	return evicted, errs
-}
-
-func controlError(err error) *control.Error {
-	var known *control.Error
-	var inUse *cache.InUse
-	var none *cache.NoEntry
-	var no *resolve.Refusal
-	var differs *Mismatch
-	switch {
-	case errors.As(err, &known):
-		return known
-	case errors.As(err, &inUse):
-		return &control.Error{Code: control.CodeInUse, Message: err.Error(), Hint: "end the engines, or evict with --force: they keep what they have mapped"}
-	case errors.As(err, &none):
-		return &control.Error{Code: control.CodeNoKey, Message: err.Error(), Hint: "wcache status lists the keys"}
-	case errors.As(err, &no):
-		return &control.Error{Code: control.CodeFailed, Message: err.Error(), Hint: no.Hint}
-	case errors.As(err, &differs):
-		return &control.Error{Code: control.CodeFailed, Message: err.Error(), Hint: "policy is \"pinned\": evict what is held first"}
-	}
-	return &control.Error{Code: control.CodeFailed, Message: err.Error()}
 }

@@ -7,56 +7,58 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/protocol"
-	"github.com/wcache/wcache/resolve"
-	"github.com/wcache/wcache/torch"
 )
 
 // serveEngine answers one request of an engine.
 func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, role Role) {
-	limit := time.Duration(s.configuration().RequestTimeout)
-	_ = conn.SetReadDeadline(time.Now().Add(limit)) // for the whole message; a closed connection shows at the read
-	if ctx.Err() != nil {
-		_ = conn.SetReadDeadline(time.Now())
-	}
+	limit := s.beginRead(ctx, conn)
 	frame, err := protocol.ReadFrame(conn, protocol.MaxRequest)
 	var request *protocol.Request
 	if err == nil {
 		request, err = protocol.DecodeRequest(frame)
 	}
 	if err != nil {
-		if !errors.Is(err, io.EOF) { // a connection that only looks whether somebody is there
+		if err = unread(ctx, err, limit); err != nil {
 			s.log.Warn("request refused", "pid", p.pid, "role", role, "err", err)
-			_ = s.reply(conn, protocol.Error(err.Error()))
+			_ = s.reply(conn, protocol.Error(err.Error())) // it may be gone
 		}
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
 	switch request.Cmd {
-	case "get_state":
+	case protocol.GetState:
 		s.getState(ctx, conn, p, role, request)
-	case "get_memory":
+	case protocol.GetMemory:
 		bytes := s.cache.Memory(role == Draft)
 		s.log.Info("get_memory", "pid", p.pid, "role", role, "bytes", bytes)
 		s.answer(conn, p, protocol.Memory(bytes))
-	case "release":
+	case protocol.Release:
 		freed := s.cache.Release(p.pid)
 		s.log.Info("release", "pid", p.pid, "role", role, "freed", freed)
 		s.answer(conn, p, protocol.OK())
-	case "watch":
+	case protocol.Watch:
 		s.watch(ctx, conn, p)
 	default:
 		s.log.Warn("request refused", "pid", p.pid, "role", role, "cmd", request.Cmd)
 		s.answer(conn, p, protocol.UnknownCommand(request.Cmd))
 	}
+}
+
+// beginRead gives a connection the time in which its request has to come whole.
+// A connection that is closed shows at the read.
+func (s *Server) beginRead(ctx context.Context, conn *net.UnixConn) time.Duration {
+	limit := time.Duration(s.configuration().RequestTimeout)
+	_ = conn.SetReadDeadline(time.Now().Add(limit))
+	if ctx.Err() != nil { // the server's end has set an earlier one
+		_ = conn.SetReadDeadline(time.Now())
+	}
+	return limit
 }
 
 // getState finds or loads what the key names and hands it out.
@@ -82,11 +84,11 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.mu.Lock()
 		s.refused++
 		s.mu.Unlock()
-		s.answer(conn, p, s.no(err))
+		s.answer(conn, p, s.refuse(err))
 		return
 	}
 	defer hold.Release()
-	payload, err := s.state(request, hold)
+	payload, err := s.state(request, hold, p)
 	if err != nil {
 		log.Error("get_state refused", "err", err)
 		s.answer(conn, p, protocol.Error(err.Error()))
@@ -108,43 +110,14 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 }
 
 // state is the reply that hands out an entry.
-func (s *Server) state(request *protocol.Request, hold *cache.Hold) ([]byte, error) {
-	var form protocol.Form
-	switch s.configuration().Handles {
-	case config.HandlesValue:
-		var readers []io.ReaderAt
-		for _, seg := range hold.Segments() {
-			readers = append(readers, descriptor(seg.FD.Int()))
-		}
-		form = torch.ByValue{Segments: readers}
-	default:
-		var numbers []int
-		for _, seg := range hold.Segments() {
-			numbers = append(numbers, seg.FD.Int())
-		}
-		form = torch.Mapped{PID: os.Getpid(), FDs: numbers}
+func (s *Server) state(request *protocol.Request, hold *cache.Hold, p peer) ([]byte, error) {
+	form, err := s.form(request, hold, p)
+	if err != nil {
+		return nil, err
 	}
 	return protocol.EncodeState(protocol.State{
 		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: s.o.UUID,
 	}, form)
-}
-
-// no words an error as the protocol wants it: what lasts is a mismatch, at which
-// an engine gives up; what passes is an error, at which it tries again.
-func (s *Server) no(err error) []byte {
-	var differs *Mismatch
-	if errors.As(err, &differs) {
-		return protocol.Mismatch(differs.Fields)
-	}
-	var refusal *resolve.Refusal
-	if errors.As(err, &refusal) {
-		text := refusal.Reason
-		if refusal.Hint != "" {
-			text += " (" + refusal.Hint + ")"
-		}
-		return protocol.Mismatch([]string{refusal.Field, text})
-	}
-	return protocol.Error(err.Error())
 }
 
 // watch keeps a connection until the engine or the server ends. The engine only

@@ -18,39 +18,43 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// Mismatch is the refusal of a key because of one that is held, in the protocol's
-// own words: the names of the fields that differ.
-type Mismatch struct{ Fields []string }
-
-func (m *Mismatch) Error() string { return fmt.Sprintf("compare keys: %v differ", m.Fields) }
-
 // load is what the cache calls for a key that it doesn't hold. Files that change
 // under a load are planned anew, once: whoever writes them has hardly finished.
 func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
 	contents, err := s.loadOnce(ctx, key, ticket)
-	var changed *loader.Error
-	if errors.As(err, &changed) && changed.Kind == loader.KindFileChanged {
+	if changed(err) {
 		s.log.Info("planning again", "key", key.ID()[:12], "err", err)
 		contents, err = s.loadOnce(ctx, key, ticket)
 	}
 	return contents, err
 }
 
+// changed reports whether a load ended because its files are being written.
+func changed(err error) bool {
+	var planning *weights.Changed
+	var filling *loader.Error
+	return errors.As(err, &planning) || errors.As(err, &filling) && filling.Kind == loader.KindFileChanged
+}
+
 func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
 	s.mu.Lock()
 	c, broken := s.config, s.configErr
 	s.mu.Unlock()
+	if s.o.DeviceErr != nil {
+		return nil, s.o.DeviceErr
+	}
 	if broken != nil {
 		return nil, fmt.Errorf("nothing is loaded with a broken configuration: %w", broken)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.LoadTimeout))
+	limit := time.Duration(c.LoadTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 	defer cancel()
 	target, err := resolve.Resolve(ctx, resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume}, key)
 	if err != nil {
 		return nil, err
 	}
 	s.saveIndex()
-	if err := s.allowed(c, key, target); err != nil {
+	if err := s.allowed(c, key, target, ticket); err != nil {
 		return nil, err
 	}
 	for _, note := range target.Plan.Notes {
@@ -97,12 +101,16 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 }
 
 // allowed applies the policy. A pinned instance loads only what is pinned, and
-// one key of each directory: another is told the fields in which it differs.
-func (s *Server) allowed(c config.Config, key fingerprint.Key, target *resolve.Target) error {
+// one key of each directory: another is told the fields in which it differs. From
+// here on the load counts as one of its directory.
+func (s *Server) allowed(c config.Config, key fingerprint.Key, target *resolve.Target, ticket *cache.Ticket) error {
+	dir := target.Dir.Path
+	s.choosing.Lock()
+	defer s.choosing.Unlock()
+	defer ticket.Progress(cache.Progress{Model: dir, Total: target.Plan.Table.Bytes()})
 	if c.Policy != config.PolicyPinned {
 		return nil
 	}
-	dir := target.Dir.Path
 	if !target.Pinned {
 		dir = ""
 	}

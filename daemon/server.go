@@ -51,9 +51,12 @@ type Listener struct {
 // Options of a server.
 type Options struct {
 	Instance string // "host", "0", …
-	Device   string // what the loader opens: "host"
-	UUID     string // told to engines, which then compare it with their GPU's; "" tells none
-	Version  string
+	Device   string // what the loader opens: "host", or a GPU's uuid
+	GPU      bool   // the device is one
+	// DeviceErr is why there is no such device. Nothing is loaded then.
+	DeviceErr error
+	UUID      string // told to engines, which then compare it with their GPU's; "" tells none
+	Version   string
 	// Configure reads the configuration, at the start and on Reload.
 	Configure func() (config.Config, error)
 	Index     *weights.Index
@@ -85,6 +88,8 @@ type Server struct {
 	conns   sync.WaitGroup
 	slots   chan struct{} // a token a connection
 	dirty   chan struct{} // a token when the manifest has to be written
+
+	choosing sync.Mutex // held while a load is held against the policy, taken before mu
 
 	mu        sync.Mutex
 	config    config.Config
@@ -201,7 +206,7 @@ func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
 	}
 	for _, l := range listeners {
 		accepting.Go(func() {
-			if err := s.accept(l); err != nil {
+			if err := s.accept(ctx, l); err != nil {
 				failed <- err
 			}
 		})
@@ -234,8 +239,9 @@ func (s *Server) idle() bool {
 	return s.o.Activated && after > 0 && len(s.slots) == 0 && time.Since(last) >= after && s.cache.Empty()
 }
 
-// accept serves what connects until the listener's deadline.
-func (s *Server) accept(l Listener) error {
+// accept serves what connects until the listener's deadline, or until ctx is done
+// while the most connections are being served.
+func (s *Server) accept(ctx context.Context, l Listener) error {
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -248,7 +254,11 @@ func (s *Server) accept(l Listener) error {
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
-		s.slots <- struct{}{}
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return conn.Close()
+		}
 		s.conns.Go(func() {
 			s.serve(conn, l.Role)
 			if l.Role != Control { // asking keeps nothing awake

@@ -26,7 +26,7 @@ func (s *Server) status() control.Status {
 	if len(s.paths) > 0 {
 		out.Socket = s.paths[0]
 	}
-	for _, err := range []error{s.configErr, s.saveErr} {
+	for _, err := range []error{s.o.DeviceErr, s.configErr, s.saveErr} {
 		if err != nil {
 			out.Problems = append(out.Problems, err.Error())
 		}

@@ -58,6 +58,22 @@ func HeaderFor(vllmVersion string) (Header, bool) {
 	return Header32, true
 }
 
+// HeaderForTorch returns the form that a torch reads, by its own version, such as
+// "2.14.0+cu130".
+func HeaderForTorch(version string) (Header, bool) {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	x, err := strconv.ParseUint(major, 10, 16)
+	y, err2 := strconv.ParseUint(minor, 10, 16)
+	switch {
+	case err != nil || err2 != nil || x < 2:
+		return 0, false
+	case x == 2 && y <= 12:
+		return Header24, true
+	}
+	return Header32, true
+}
+
 // posixFD is the kind of descriptor in a Header32.
 const posixFD = 1
 

@@ -101,3 +101,12 @@ func TestHeaderFor(t *testing.T) {
 		}
 	}
 }
+
+func TestHeaderForTorch(t *testing.T) {
+	for version, want := range map[string]Header{"2.11.0": Header24, "2.12.1+cu130": Header24, "2.13.0": Header32, "2.14.0+cu130": Header32, "3.0.0": Header32, "1.13.1": 0, "": 0, "git": 0} {
+		got, ok := HeaderForTorch(version)
+		if got != want || ok != (want != 0) {
+			t.Errorf("%q: got %d, %v, want %d", version, got, ok, want)
+		}
+	}
+}

@@ -9,8 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/wcache/wcache/device"
-	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/loader"
 )
 
@@ -30,12 +28,4 @@ func (a *app) load() *cobra.Command {
 			return loader.Child(cmd.Context(), conn, open)
 		},
 	}
-}
-
-// open is the device of a job.
-func open(name string) (device.Device, error) {
-	if name != deviceHost {
-		return nil, fmt.Errorf("open device %q: only %q is built", name, deviceHost)
-	}
-	return host.Open(), nil
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/daemon"
-	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights"
@@ -36,8 +35,6 @@ const (
 	nameTarget = "wcache"
 	nameDraft  = "wcache-draft"
 )
-
-const deviceHost = "host"
 
 // serveOptions are the flags of serve.
 type serveOptions struct {
@@ -63,7 +60,7 @@ func (a *app) serve() *cobra.Command {
 	f := c.Flags()
 	f.StringArrayVar(&o.listen, "listen", nil, "listen on this socket instead of those that systemd passes (may repeat)")
 	f.StringArrayVar(&o.draft, "listen-draft", nil, "likewise, for draft models")
-	f.StringVar(&o.device, "device", "", "where weights are kept: host (default: as the instance is named)")
+	f.StringVar(&o.device, "device", "", "where weights are kept: host, or a GPU by number or uuid (default: as the instance is named)")
 	f.StringArrayVar(&o.roots, "root", nil, "a model directory, or a folder of them (may repeat)")
 	f.StringVar(&o.config, "config", "", "configuration file, instead of the system's and the user's")
 	f.StringVar(&o.state, "state", "", "folder of the manifest and the index (default: below $XDG_STATE_HOME)")
@@ -76,8 +73,12 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if o.device == "" {
 		o.device = o.instance
 	}
-	if o.device != deviceHost {
-		return &hinted{err: fmt.Errorf("serve: device %q: only %q is built", o.device, deviceHost), hint: "systemctl --user enable --now wcache@host.socket", exit: exitConfig}
+	at := placeOf(o.device, a.env)
+	if o.uuid == "" {
+		o.uuid = at.uuid
+	}
+	if err := lend(); err != nil {
+		return err
 	}
 	level := new(slog.LevelVar)
 	log := slog.New(logHandler(a.err, a.env, level))
@@ -96,7 +97,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		log.Warn("index of model directories starts anew", "err", err)
 	}
 	s := daemon.New(daemon.Options{
-		Instance: o.instance, Device: o.device, UUID: o.uuid, Version: ownVersion(),
+		Instance: o.instance, Device: at.device, GPU: at.gpu, DeviceErr: at.err, UUID: o.uuid, Version: ownVersion(),
 		Configure: func() (config.Config, error) {
 			c, err := configuration(a.env, o.config, o.instance)
 			c.Roots = append(c.Roots, absolute(o.roots)...)
@@ -106,11 +107,11 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 			return c, err
 		},
 		Index: index, IndexPath: indexPath, Manifest: manifestPath,
-		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err},
+		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err, Env: at.env},
 		Env:          a.env,
 		Log:          log,
 		Store:        newStore(notifier, kept),
-		CheckSegment: host.Check,
+		CheckSegment: at.check,
 		Activated:    len(o.listen)+len(o.draft) == 0,
 		Status:       func(text string) { _ = notifier.Status(text) }, // only a display
 	})

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/device/cuda"
+	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/systemd/generator"
+)
+
+const deviceHost = "host"
+
+// place is where an instance keeps weights.
+type place struct {
+	device string // what the loader opens
+	uuid   string // that engines are told, "" for none
+	gpu    bool
+	env    []string // of the loader; nil: this process's
+	err    error    // why there is no such device
+}
+
+// placeOf finds the device that an instance is named after: the host, or a GPU by
+// nvidia-smi's number or by uuid. The daemon opens no driver, so it looks in /proc.
+// A GPU that isn't there is no reason to end: engines are told why.
+func placeOf(name string, env func(string) string) place {
+	if name == deviceHost {
+		return place{device: deviceHost}
+	}
+	p := place{device: name, gpu: true}
+	machine := generator.Read("/", os.Getuid(), env)
+	var found []generator.GPU
+	for _, g := range machine.GPUs {
+		if n, err := strconv.Atoi(name); err == nil && n == g.Index || strings.HasPrefix(g.UUID, name) && strings.HasPrefix(name, "GPU-") {
+			found = append(found, g)
+		}
+	}
+	if strings.HasPrefix(name, "MIG-") { // in no file of /proc, and taken at its word
+		found = []generator.GPU{{UUID: name}}
+	}
+	if len(found) != 1 {
+		var have []string
+		for _, g := range machine.GPUs {
+			have = append(have, fmt.Sprintf("%d (%s)", g.Index, g.UUID))
+		}
+		p.err = fmt.Errorf("find GPU %q: /proc/driver/nvidia has %d GPUs, %d of this name: %s (run nvidia-smi, and then: systemctl --user restart wcache@%s.service)",
+			name, len(have), len(found), strings.Join(have, ", "), name)
+		return p
+	}
+	p.device, p.uuid = found[0].UUID, found[0].UUID
+	others := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
+	p.env = append(others, cuda.Env(p.uuid)...)
+	return p
+}
+
+// open is the device of a job, in the loader child.
+func open(name string) (device.Device, error) {
+	if name == deviceHost {
+		return host.Open(), nil
+	}
+	return cuda.Open(name, cuda.Options{})
+}
+
+// check is how a descriptor that was kept is known to be a segment.
+func (p place) check(s device.Segment) error {
+	if !p.gpu {
+		return host.Check(s)
+	}
+	// All that can be said of exported memory: it is an open file of the driver's.
+	var st unix.Stat_t
+	if err := unix.Fstat(s.FD.Int(), &st); err != nil {
+		return fmt.Errorf("check segment: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return fmt.Errorf("check segment: mode %o is no device of the driver", st.Mode)
+	}
+	return nil
+}
+
+// lend lets engines of this user fetch descriptors from this process, which Yama
+// and a lost dumpable flag would keep them from. Kernels without Yama know no
+// such permission, and need none.
+func lend() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("make the process dumpable: %w", err)
+	}
+	const anyone = ^uintptr(0) // PR_SET_PTRACER_ANY
+	if err := unix.Prctl(unix.PR_SET_PTRACER, anyone, 0, 0, 0); err != nil && err != unix.EINVAL {
+		return fmt.Errorf("allow engines to fetch descriptors: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/torch"
+)
+
+// form is how an entry is handed out to an engine.
+func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (protocol.Form, error) {
+	var numbers []int
+	var readers []io.ReaderAt
+	for _, seg := range hold.Segments() {
+		numbers = append(numbers, seg.FD.Int())
+		readers = append(readers, descriptor(seg.FD.Int()))
+	}
+	if s.o.GPU {
+		header, err := headerFor(request.Key.Str("vllm_version"), p)
+		if err != nil {
+			return nil, err
+		}
+		return torch.Expandable{PID: os.Getpid(), FDs: numbers, Header: header}, nil
+	}
+	if s.configuration().Handles == config.HandlesValue {
+		return torch.ByValue{Segments: readers}, nil
+	}
+	return torch.Mapped{PID: os.Getpid(), FDs: numbers}, nil
+}
+
+// headerFor chooses the form of a handle that the engine's torch reads: by the
+// release of vLLM, which pins one, else by the torch that the process has mapped.
+func headerFor(release string, p peer) (torch.Header, error) {
+	if h, known := torch.HeaderFor(release); known {
+		return h, nil
+	}
+	version, err := torchOf(p.pid)
+	if err != nil {
+		return 0, fmt.Errorf("choose a form of handle for vLLM %q: %w", release, err)
+	}
+	h, known := torch.HeaderForTorch(version)
+	if !known {
+		return 0, fmt.Errorf("choose a form of handle for vLLM %q: torch %q is none that is known", release, version)
+	}
+	return h, nil
+}
+
+// library is a mapping of torch's own library, in /proc/PID/maps.
+var library = regexp.MustCompile(`(?m) (/.*/torch)/lib/libtorch[^/]*\.so$`)
+
+// versionLine is where torch/version.py says which torch it is.
+var versionLine = regexp.MustCompile(`(?m)^__version__ = '([^']*)'`)
+
+// maxVersionFile is far above the size of torch/version.py, in bytes.
+const maxVersionFile = 64 << 10
+
+// torchOf reads the version of the torch that a process runs.
+func torchOf(pid int) (string, error) {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return "", fmt.Errorf("look for torch: %w", err)
+	}
+	m := library.FindSubmatch(maps)
+	if m == nil {
+		return "", errors.New("look for torch: the process has none")
+	}
+	// The process may see other files under the same name.
+	f, err := os.Open(filepath.Join(fmt.Sprintf("/proc/%d/root", pid), string(m[1]), "version.py"))
+	if err != nil {
+		return "", fmt.Errorf("look for torch: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxVersionFile))
+	if err != nil {
+		return "", fmt.Errorf("look for torch: %w", err)
+	}
+	v := versionLine.FindSubmatch(text)
+	if v == nil {
+		return "", fmt.Errorf("look for torch: no version in %s", f.Name())
+	}
+	return strings.TrimSpace(string(v[1])), nil
+}

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package cuda is the device of NVIDIA's GPUs, over the CUDA driver API's virtual
+// memory management: a segment is memory of cuMemCreate, exported as a file
+// descriptor, which lives as long as anyone holds that, whether the holder uses
+// CUDA or not.
+//
+// Only a loader child uses it. The driver is loaded when a device is opened and
+// nothing is linked, so that the program starts, and its tests run, on machines
+// without one; there [Open] fails with a [NoDriver].
+//
+// The first use of a GPU costs 0.1 to 0.3 s and some hundred MiB of its memory
+// for a context, all of which goes with the process.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/wcache/wcache/device"
+)
+
+// Options tune a device. The zero value is right for all use but tests and
+// measurements.
+type Options struct {
+	Library    string // the driver, a name for dlopen(3); empty: libcuda.so.1
+	BlockBytes int    // size of a piece of staging, at least device.MinBlock; 0: 4 MiB
+	Ring       int    // pieces of staging a writer, at least 2; 0: 2
+}
+
+// What options are by default: a writer reads a file into one piece while the
+// other is copied, and pieces are as large as a copy needs to be for the speed of
+// the bus. Eight writers of this kind reach 50 of a PCIe 5.0 link's 55 GB/s.
+const (
+	defaultLibrary = "libcuda.so.1"
+	defaultBlock   = 4 << 20
+	defaultRing    = 2
+)
+
+// contextBytes is about what a context takes of a GPU's memory; the driver doesn't
+// say how much it missed.
+const contextBytes = 512 << 20
+
+const visibleDevices = "CUDA_VISIBLE_DEVICES"
+
+// Env is what the environment of a process that opens this GPU should have, as
+// os/exec takes it: it shows the driver that GPU alone, whatever the order and the
+// choice of GPUs that are inherited, and spares the setting up of all others.
+func Env(uuid string) []string { return []string{visibleDevices + "=" + uuid} }
+
+var errClosed = errors.New("the device is closed")
+
+// Device is one GPU, or one MIG slice. It is safe for concurrent use.
+type Device struct {
+	driver  *driver
+	gpu     gpu
+	ctx     cuContext // the primary one
+	grain   int64     // bytes
+	options Options
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// Open opens the GPU of that name: a uuid such as NVML gives it (GPU-…, MIG-…),
+// enough of its beginning to be the only one, or a number in PCI order, which is
+// refused while CUDA_VISIBLE_DEVICES changes what numbers mean.
+//
+// Errors are a [NoDriver], a [NotFound], a [NoExport], or a call's [Error].
+func Open(name string, o Options) (*Device, error) {
+	if o.Library == "" {
+		o.Library = defaultLibrary
+	}
+	if o.BlockBytes == 0 {
+		o.BlockBytes = defaultBlock
+	}
+	if o.Ring == 0 {
+		o.Ring = defaultRing
+	}
+	if o.BlockBytes < device.MinBlock || o.Ring < 2 {
+		return nil, fmt.Errorf("open GPU %q: staging of %d pieces of %d bytes", name, o.Ring, o.BlockBytes)
+	}
+	driver, err := load(o.Library)
+	if err != nil {
+		return nil, err
+	}
+	list, err := driver.gpus()
+	if err != nil {
+		return nil, fmt.Errorf("list GPUs: %w", err)
+	}
+	g, err := find(list, name, os.Getenv(visibleDevices))
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{driver: driver, gpu: g, options: o}
+	if ok, err := driver.exports(g.device); err != nil {
+		return nil, d.wrap("open", err)
+	} else if !ok {
+		return nil, &NoExport{UUID: g.uuid}
+	}
+	if d.grain, err = driver.granularity(g.device); err != nil {
+		return nil, d.wrap("open", err)
+	}
+	if d.ctx, err = driver.retain(g.device); errors.Is(err, OutOfMemory) {
+		err = &device.NoMemory{Want: contextBytes}
+	}
+	if err != nil {
+		return nil, d.wrap("make a context on", err)
+	}
+	return d, nil
+}
+
+func (d *Device) wrap(verb string, err error) error {
+	return fmt.Errorf("%s GPU %s: %w", verb, d.gpu.uuid, err)
+}
+
+// UUID is the name that NVML gives the device.
+func (d *Device) UUID() string { return d.gpu.uuid }
+
+// Granularity is 2 MiB on all GPUs so far.
+func (d *Device) Granularity() int64 { return d.grain }
+
+// Free is what the driver says is free now. Other processes may take it.
+func (d *Device) Free() (int64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, d.wrap("ask free memory of", errClosed)
+	}
+	free, err := d.driver.memFree(d.ctx)
+	if err != nil {
+		return 0, d.wrap("ask free memory of", err)
+	}
+	return free, nil
+}
+
+// Alloc makes a buffer. All of its memory is on the GPU when it returns.
+func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
+	if bytes <= 0 {
+		return nil, d.wrap("allocate memory of", fmt.Errorf("%d bytes", bytes))
+	}
+	free, err := d.Free()
+	if err != nil {
+		return nil, err
+	}
+	if bytes > free {
+		return nil, &device.NoMemory{Want: bytes, Free: free}
+	}
+	bytes = (bytes + d.grain - 1) / d.grain * d.grain
+	r, err := d.place(bytes, func() (cuHandle, error) { return d.driver.memCreate(d.gpu.device, bytes) })
+	if err != nil {
+		if err = d.short(bytes, err); errors.As(err, new(*device.NoMemory)) {
+			return nil, err
+		}
+		return nil, d.wrap(fmt.Sprintf("allocate %d bytes of", bytes), err)
+	}
+	return &buffer{region: r}, nil
+}
+
+// short makes a NoMemory of the driver's own error: somebody else was faster.
+func (d *Device) short(want int64, err error) error {
+	if !errors.Is(err, OutOfMemory) {
+		return err
+	}
+	free, _ := d.Free()
+	return &device.NoMemory{Want: want, Free: free}
+}
+
+// use counts one more user of the context, who ends by driver.release. The
+// context stays for buffers that outlive the device.
+func (d *Device) use() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
+	_, err := d.driver.retain(d.gpu.device)
+	return err
+}
+
+// Close lets the context go. Segments live on. A second Close does nothing.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	if err := d.driver.release(d.gpu.device); err != nil {
+		return d.wrap("close", err)
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cuda
+
+// #cgo CFLAGS: -std=c11 -Wall -Wextra -Werror
+// #cgo LDFLAGS: -ldl
+// #include <stdlib.h>
+// #include "driver.h"
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+type (
+	cuContext = C.CUcontext
+	cuPointer = C.CUdeviceptr // an address of the GPU's
+	cuHandle  = C.CUmemHandle
+	cuStream  = C.CUstream
+	cuEvent   = C.CUevent
+)
+
+// driver is a loaded libcuda. Its methods are safe for concurrent use.
+type driver struct{ c C.wcDriver }
+
+// load loads and initializes a driver.
+func load(library string) (*driver, error) {
+	name := C.CString(library)
+	defer C.free(unsafe.Pointer(name))
+	d := new(driver)
+	var missing *C.char
+	var why [512]C.char
+	if C.wc_open(&d.c, name, &missing, &why[0], C.size_t(len(why))) != 0 {
+		do := doInstall
+		if missing != nil {
+			do = doUpdate
+		}
+		return nil, &NoDriver{Library: library, Err: errors.New(C.GoString(&why[0])), Do: do}
+	}
+	if r := Result(C.wc_init(&d.c)); r != 0 {
+		return nil, &NoDriver{Library: library, Err: &Error{"cuInit", r}, Do: whatToDo(r, exists)}
+	}
+	return d, nil
+}
+
+func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
+
+// failed is the error of a call, nil if it succeeded.
+func failed(call string, r C.CUresult) error {
+	if r == 0 {
+		return nil
+	}
+	return &Error{call, Result(r)}
+}
+
+// gpus lists the devices that the driver shows, in its own order.
+func (d *driver) gpus() ([]gpu, error) {
+	var n C.int
+	if err := failed("cuDeviceGetCount", C.wc_device_count(&d.c, &n)); err != nil {
+		return nil, err
+	}
+	list := make([]gpu, n)
+	for i := range list {
+		g, err := d.gpu(C.int(i))
+		if err != nil {
+			return nil, err
+		}
+		list[i] = g
+	}
+	return list, nil
+}
+
+func (d *driver) gpu(ordinal C.int) (gpu, error) {
+	var device C.CUdevice
+	if err := failed("cuDeviceGet", C.wc_device(&d.c, &device, ordinal)); err != nil {
+		return gpu{}, err
+	}
+	g := gpu{device: int(device)}
+	var own, parent C.CUuuid
+	if err := failed("cuDeviceGetUuid_v2", C.wc_uuid_v2(&d.c, &own, device)); err != nil {
+		return gpu{}, err
+	}
+	if err := failed("cuDeviceGetUuid", C.wc_uuid(&d.c, &parent, device)); err != nil {
+		return gpu{}, err
+	}
+	// Of a MIG slice, the older call gives the uuid of the GPU that it is part of.
+	g.uuid = formatUUID(*(*[16]byte)(unsafe.Pointer(&own)), own != parent)
+	for i, attribute := range []C.int{C.CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, C.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, C.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID} {
+		v, err := d.attribute(device, attribute)
+		if err != nil {
+			return gpu{}, err
+		}
+		g.pci[i] = v
+	}
+	return g, nil
+}
+
+// exports reports whether a device's memory can become a descriptor.
+func (d *driver) exports(device int) (bool, error) {
+	for _, attribute := range []C.int{
+		C.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, C.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+	} {
+		if v, err := d.attribute(C.CUdevice(device), attribute); v == 0 || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (d *driver) attribute(device C.CUdevice, attribute C.int) (int, error) {
+	var v C.int
+	err := failed("cuDeviceGetAttribute", C.wc_attribute(&d.c, &v, attribute, device))
+	return int(v), err
+}
+
+// retain makes a device's primary cuContext, or counts one more user of it.
+func (d *driver) retain(device int) (cuContext, error) {
+	var ctx cuContext
+	err := failed("cuDevicePrimaryCtxRetain", C.wc_retain(&d.c, &ctx, C.CUdevice(device)))
+	return ctx, err
+}
+
+func (d *driver) release(device int) error {
+	return failed("cuDevicePrimaryCtxRelease", C.wc_release(&d.c, C.CUdevice(device)))
+}
+
+func (d *driver) synchronize(ctx cuContext) error {
+	return failed("cuCtxSynchronize", C.wc_synchronize(&d.c, ctx))
+}
+
+func (d *driver) memFree(ctx cuContext) (int64, error) {
+	var free, total C.size_t
+	err := failed("cuMemGetInfo", C.wc_mem_info(&d.c, ctx, &free, &total))
+	return int64(free), err
+}
+
+func (d *driver) granularity(device int) (int64, error) {
+	var n C.size_t
+	err := failed("cuMemGetAllocationGranularity", C.wc_granularity(&d.c, &n, C.CUdevice(device)))
+	return int64(n), err
+}
+
+func (d *driver) memCreate(device int, bytes int64) (cuHandle, error) {
+	var h cuHandle
+	err := failed("cuMemCreate", C.wc_mem_create(&d.c, &h, C.size_t(bytes), C.CUdevice(device)))
+	return h, err
+}
+
+func (d *driver) memRelease(h cuHandle) error {
+	return failed("cuMemRelease", C.wc_mem_release(&d.c, h))
+}
+
+func (d *driver) reserve(ctx cuContext, bytes int64) (cuPointer, error) {
+	var p cuPointer
+	err := failed("cuMemAddressReserve", C.wc_reserve(&d.c, ctx, &p, C.size_t(bytes)))
+	return p, err
+}
+
+func (d *driver) unreserve(ctx cuContext, p cuPointer, bytes int64) error {
+	return failed("cuMemAddressFree", C.wc_unreserve(&d.c, ctx, p, C.size_t(bytes)))
+}
+
+func (d *driver) mapMemory(ctx cuContext, p cuPointer, bytes int64, h cuHandle) error {
+	return failed("cuMemMap", C.wc_map(&d.c, ctx, p, C.size_t(bytes), h))
+}
+
+func (d *driver) unmap(ctx cuContext, p cuPointer, bytes int64) error {
+	return failed("cuMemUnmap", C.wc_unmap(&d.c, ctx, p, C.size_t(bytes)))
+}
+
+func (d *driver) allow(ctx cuContext, p cuPointer, bytes int64, device int) error {
+	return failed("cuMemSetAccess", C.wc_set_access(&d.c, ctx, p, C.size_t(bytes), C.CUdevice(device), C.CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+}
+
+// export makes a descriptor of memory. The caller owns it.
+func (d *driver) export(h cuHandle) (*fd.FD, error) {
+	n := C.int(-1)
+	if err := failed("cuMemExportToShareableHandle", C.wc_export(&d.c, &n, h)); err != nil {
+		return nil, err
+	}
+	unix.CloseOnExec(int(n)) // no driver promises to have done that
+	return fd.New(int(n))
+}
+
+// importMemory makes a handle of a descriptor, which stays the caller's.
+func (d *driver) importMemory(ctx cuContext, f *fd.FD) (cuHandle, error) {
+	var h cuHandle
+	err := failed("cuMemImportFromShareableHandle", C.wc_import(&d.c, ctx, &h, C.int(f.Int())))
+	return h, err
+}
+
+// hostAlloc makes pinned memory, of undefined contents, that Go's runtime knows
+// nothing of.
+func (d *driver) hostAlloc(ctx cuContext, bytes int) ([]byte, error) {
+	var p unsafe.Pointer
+	if err := failed("cuMemHostAlloc", C.wc_host_alloc(&d.c, ctx, &p, C.size_t(bytes))); err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), bytes), nil
+}
+
+func (d *driver) hostFree(ctx cuContext, mem []byte) error {
+	return failed("cuMemFreeHost", C.wc_host_free(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
+// copyIn starts a copy from pinned memory, which must stay until it is done.
+func (d *driver) copyIn(ctx cuContext, dst cuPointer, src []byte, s cuStream) error {
+	return failed("cuMemcpyHtoDAsync", C.wc_copy_in(&d.c, ctx, dst, unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src)), s))
+}
+
+func (d *driver) copyOut(ctx cuContext, dst []byte, src cuPointer) error {
+	return failed("cuMemcpyDtoH", C.wc_copy_out(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst))))
+}
+
+func (d *driver) newStream(ctx cuContext) (cuStream, error) {
+	var s cuStream
+	err := failed("cuStreamCreate", C.wc_stream_create(&d.c, ctx, &s))
+	return s, err
+}
+
+func (d *driver) waitStream(ctx cuContext, s cuStream) error {
+	return failed("cuStreamSynchronize", C.wc_stream_wait(&d.c, ctx, s))
+}
+
+func (d *driver) endStream(ctx cuContext, s cuStream) error {
+	return failed("cuStreamDestroy", C.wc_stream_destroy(&d.c, ctx, s))
+}
+
+func (d *driver) newEvent(ctx cuContext) (cuEvent, error) {
+	var e cuEvent
+	err := failed("cuEventCreate", C.wc_event_create(&d.c, ctx, &e))
+	return e, err
+}
+
+func (d *driver) record(ctx cuContext, e cuEvent, s cuStream) error {
+	return failed("cuEventRecord", C.wc_event_record(&d.c, ctx, e, s))
+}
+
+func (d *driver) waitEvent(ctx cuContext, e cuEvent) error {
+	return failed("cuEventSynchronize", C.wc_event_wait(&d.c, ctx, e))
+}
+
+func (d *driver) endEvent(ctx cuContext, e cuEvent) error {
+	return failed("cuEventDestroy", C.wc_event_destroy(&d.c, ctx, e))
+}

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cuda
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is a call of the driver that didn't succeed. It unwraps to its [Result].
+type Error struct {
+	Call   string // the function's name, without the version that the symbol has
+	Result Result
+}
+
+func (e *Error) Error() string { return e.Call + ": " + e.Result.Error() }
+
+// Unwrap is for errors.Is(err, OutOfMemory).
+func (e *Error) Unwrap() error { return e.Result }
+
+// NoDriver is the error of a machine without a GPU or without a driver that can
+// be used. A person can act on it, and tests skip on it.
+type NoDriver struct {
+	Library string // what was loaded, or could not be
+	Err     error
+	Do      string // what a person can do about it
+}
+
+func (e *NoDriver) Error() string {
+	why := e.Err.Error()
+	if !strings.Contains(why, e.Library) { // dlopen's errors begin with it
+		why = e.Library + ": " + why
+	}
+	return fmt.Sprintf("load GPU driver: %s; %s", why, e.Do)
+}
+
+// Unwrap is for errors.Is.
+func (e *NoDriver) Unwrap() error { return e.Err }
+
+// What to do about a NoDriver.
+const (
+	doInstall = "install the NVIDIA driver, or start the container with its GPUs (nvidia-container-toolkit)"
+	doUpdate  = "update the NVIDIA driver to 470 or later"
+)
+
+// whatToDo is for a driver that is there and won't start.
+func whatToDo(r Result, exists func(path string) bool) string {
+	switch r {
+	case NoDevice:
+		return "no GPU is visible: nvidia-smi -L lists those of the machine, CUDA_VISIBLE_DEVICES hides some"
+	case SystemDriverMismatch:
+		return "the driver was updated while its old kernel module stays loaded: restart the machine"
+	case SystemNotReady:
+		return "the GPUs are still being set up: is nvidia-fabricmanager running?"
+	case CompatNotSupported:
+		return "a compatibility libcuda.so.1 comes before the driver's own: remove it from LD_LIBRARY_PATH"
+	case StubLibrary:
+		return "a stub of the CUDA toolkit comes before the driver's libcuda.so.1: remove it from LD_LIBRARY_PATH"
+	case Unknown, OperatingSystem:
+		if !exists("/dev/nvidia-uvm") {
+			return "/dev/nvidia-uvm is missing: run nvidia-modprobe -u -c 0 as root once, or enable nvidia-persistenced"
+		}
+	}
+	return "nvidia-smi and the kernel's log may say more"
+}
+
+// NoExport is the error for a GPU whose memory can't be a descriptor, such as
+// some virtual ones. Engines can only be given handles that its process keeps.
+type NoExport struct{ UUID string }
+
+func (e *NoExport) Error() string {
+	return fmt.Sprintf("open GPU %s: its driver can't export memory as a descriptor", e.UUID)
+}
+
+// NotFound is the error for a name that isn't exactly one GPU's.
+type NotFound struct {
+	Name string
+	Have []string // uuids of the GPUs that the driver shows, in PCI order
+	// Hidden is CUDA_VISIBLE_DEVICES if that is why a number names nothing.
+	Hidden string
+}
+
+func (e *NotFound) Error() string {
+	if e.Hidden != "" {
+		return fmt.Sprintf("open GPU %q: CUDA_VISIBLE_DEVICES=%s hides GPUs, so that a number could name another one; use the uuid", e.Name, e.Hidden)
+	}
+	return fmt.Sprintf("open GPU %q: it names none or several of %s", e.Name, strings.Join(e.Have, ", "))
+}

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cuda
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// gpu is a device that the driver shows: a GPU or a MIG slice of one.
+type gpu struct {
+	device int    // CUdevice
+	uuid   string // as NVML writes it
+	pci    [3]int // domain, bus and device
+}
+
+// formatUUID writes a uuid as NVML does. CUDA has no prefixes.
+func formatUUID(b [16]byte, slice bool) string {
+	prefix := "GPU"
+	if slice {
+		prefix = "MIG"
+	}
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// find is the GPU that a name is for: a uuid, enough of one's beginning to be
+// unique, or a number in PCI order, which is nvidia-smi's. Visible is
+// CUDA_VISIBLE_DEVICES, which makes numbers mean something else.
+func find(list []gpu, name, visible string) (gpu, error) {
+	slices.SortStableFunc(list, func(a, b gpu) int { return slices.CompareFunc(a.pci[:], b.pci[:], cmp.Compare) })
+	if i, err := strconv.ParseUint(name, 10, 16); err == nil {
+		if visible != "" {
+			return gpu{}, &NotFound{Name: name, Have: uuids(list), Hidden: visible}
+		}
+		if int(i) < len(list) {
+			return list[i], nil
+		}
+		return gpu{}, &NotFound{Name: name, Have: uuids(list)}
+	}
+	var found []gpu
+	if len(name) > len("GPU-") {
+		for _, g := range list {
+			if len(name) <= len(g.uuid) && strings.EqualFold(g.uuid[:len(name)], name) {
+				found = append(found, g)
+			}
+		}
+	}
+	if len(found) != 1 {
+		return gpu{}, &NotFound{Name: name, Have: uuids(list)}
+	}
+	return found[0], nil
+}
+
+func uuids(list []gpu) []string {
+	names := make([]string, len(list))
+	for i, g := range list {
+		names[i] = g.uuid
+	}
+	return names
+}
