@@ -6,6 +6,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/wcache/wcache/device"
@@ -31,8 +32,12 @@ func (b *buffer) Writer() (device.Writer, error) {
 		return nil, fmt.Errorf("open writer: %w", errSpent)
 	}
 	d := b.region.d
+	// The driver keeps something for each thread that calls it. A writer that moved
+	// about would leave that on all of Go's.
+	runtime.LockOSThread()
 	s, err := d.driver.newStream(d.ctx)
 	if err != nil {
+		runtime.UnlockOSThread()
 		return nil, d.wrap("open writer of", err)
 	}
 	b.writers++

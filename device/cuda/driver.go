@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,9 @@ type (
 	cuStream  = C.CUstream
 	cuEvent   = C.CUevent
 )
+
+// minVersion is CUDA 11.4, the first that has all calls.
+const minVersion = 11040
 
 // driver is a loaded libcuda. Its methods are safe for concurrent use.
 type driver struct{ c C.wcDriver }
@@ -42,6 +46,14 @@ func load(library string) (*driver, error) {
 			do = doUpdate
 		}
 		return nil, &NoDriver{Library: library, Err: errors.New(C.GoString(&why[0])), Do: do}
+	}
+	var version C.int
+	if err := failed("cuDriverGetVersion", C.wc_version(&d.c, &version)); err != nil {
+		return nil, &NoDriver{Library: library, Err: err, Do: doUpdate}
+	}
+	if version < minVersion {
+		err := fmt.Errorf("it is for CUDA %d.%d", version/1000, version%1000/10)
+		return nil, &NoDriver{Library: library, Err: err, Do: doUpdate}
 	}
 	if r := Result(C.wc_init(&d.c)); r != 0 {
 		return nil, &NoDriver{Library: library, Err: &Error{"cuInit", r}, Do: whatToDo(r, exists)}

@@ -4,14 +4,12 @@
 package cuda_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 
 	"github.com/wcache/wcache/device"
@@ -22,14 +20,14 @@ import (
 )
 
 // TestMain is also the program of other processes: a consumer of a segment, and a
-// loader.
+// loader that comes to harm.
 func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv("CUDA_TEST_CHILD") {
 	case "consumer":
-		err = consumer()
+		err = consume()
 	case "loader":
-		err = loader()
+		err = load(os.Getenv("CUDA_TEST_LIBRARY"), os.Getenv("CUDA_TEST_GPU"))
 	default:
 		testmain.Run(m)
 	}
@@ -37,27 +35,163 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "fake-cuda-")
-	if err != nil {
-		return "", err
+// build makes a fake driver and returns its path.
+func build(t *testing.T, without ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath("cc"); err != nil {
+		t.Skip("no C compiler to build the fake driver with; TestReal and BenchmarkFill are about a real one")
 	}
-	// The library stays loaded when its file is gone.
-	defer func() { _ = os.RemoveAll(dir) }()
-	path, err := fake.Build(dir)
+	path, err := fake.Build(t.TempDir(), without...)
 	if err != nil {
-		return "", err
+		t.Fatal(err)
 	}
-	b, err := os.ReadFile(path)
+	return path
+}
+
+// another makes a second library of one, with nothing in common in a process.
+func another(t *testing.T, library string) string {
+	t.Helper()
+	b, err := os.ReadFile(library)
 	if err != nil {
-		return "", err
+		t.Fatal(err)
 	}
-	f, err := os.CreateTemp("", "libcuda-*.so.1")
+	path := filepath.Join(t.TempDir(), "libcuda.so.1")
+	if err := os.WriteFile(path, b, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// newGPU gives the fake, until the test ends, a GPU of a name of its own. Others
+// of its tests then use none of its memory.
+func newGPU(t *testing.T, number int) string {
+	uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-%012x", os.Getpid(), number)
+	t.Setenv("FAKE_CUDA_GPUS", uuid+"@01")
+	return uuid
+}
+
+func open(t *testing.T, library, name string) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(name, cuda.Options{Library: library, BlockBytes: device.MinBlock})
 	if err != nil {
-		return "", err
+		t.Fatal(err)
 	}
-	_, err = f.Write(b)
-	return f.Name(), errors.Join(err, f.Close())
-})
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// read reads a segment in this process.
+func read(t *testing.T, d *cuda.Device, s device.Segment) []byte {
+	t.Helper()
+	m, err := d.Map(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, s.Bytes)
+	if _, err := m.ReadAt(b, 0); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	return b
+}
+
+// child is this program in a role.
+func child(t *testing.T, role, library, uuid string, env ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0",
+		"CUDA_TEST_CHILD="+role, "CUDA_TEST_LIBRARY="+library, "CUDA_TEST_GPU="+uuid)
+	cmd.Env = append(cmd.Env, env...)
+	t.Cleanup(func() {
+		if cmd.Process != nil && cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd
+}
+
+// consume writes the segment that is descriptor 3 to standard output.
+func consume() error {
+	f, err := fd.New(3)
+	if err != nil {
+		return err
+	}
+	bytes, err := strconv.ParseInt(os.Getenv("CUDA_TEST_BYTES"), 10, 64)
+	if err != nil {
+		return err
+	}
+	d, err := cuda.Open(os.Getenv("CUDA_TEST_GPU"), cuda.Options{Library: os.Getenv("CUDA_TEST_LIBRARY")})
+	if err != nil {
+		return err
+	}
+	m, err := d.Map(device.Segment{FD: f, Bytes: bytes})
+	if err != nil {
+		return err
+	}
+	b := make([]byte, bytes)
+	if _, err := m.ReadAt(b, 0); err != nil {
+		return err
+	}
+	if _, err := os.Stdout.Write(b); err != nil {
+		return err
+	}
+	return errors.Join(m.Close(), d.Close())
+}
+
+// load makes every call of the driver that there is to make, most of them more
+// than once. It undoes what it did even if it fails.
+func load(library, name string) (err error) {
+	d, err := cuda.Open(name, cuda.Options{Library: library, BlockBytes: device.MinBlock})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	b, err := d.Alloc(8 << 20)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	for range 2 {
+		if err := write(b); err != nil {
+			return err
+		}
+	}
+	s, err := b.Seal()
+	if err != nil {
+		return err
+	}
+	defer s.FD.Close()
+	m, err := d.Map(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	_, err = m.ReadAt(make([]byte, 1), 0)
+	return err
+}
+
+func write(b device.Buffer) (err error) {
+	w, err := b.Writer()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	for i := range int64(8) {
+		if _, err := w.Block(i<<20, 1<<20); err != nil {
+			return err
+		}
+		if err := w.Commit(); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}

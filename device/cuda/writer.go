@@ -6,6 +6,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"runtime"
 )
 
 // pageBytes is what blocks in staging are a multiple of: a whole number of pages
@@ -142,5 +143,6 @@ func (w *writer) Close() error {
 		_ = w.fail("copy to", err)
 	}
 	w.b.leave(w.err)
+	runtime.UnlockOSThread()
 	return w.err
 }

@@ -16,6 +16,7 @@
 //   FAKE_CUDA_FAIL    what goes wrong: cuMemCreate:2:700 has the second use of
 //                     cuMemCreate return 700; instead of a number, hang and kill
 //                     do that; several with commas
+//   FAKE_CUDA_VERSION what cuDriverGetVersion says: 13000 if it is not set
 //   FAKE_CUDA_NO_VMM  set: memory can't be exported
 //   CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER as in the real one
 
@@ -225,7 +226,8 @@ CUresult cuInit(unsigned flags) {
 }
 
 CUresult cuDriverGetVersion(int *version) {
-	*version = 13000;
+	const char *s = getenv("FAKE_CUDA_VERSION");
+	*version = s ? atoi(s) : 13000;
 	return SUCCESS;
 }
 
