@@ -28,7 +28,7 @@ func New(d *weights.Dir, o Options) (*Plan, error) {
 	if err := m.fits(o.Rank); err != nil {
 		return nil, err
 	}
-	cache, err := m.cosSin()
+	cache, note, err := m.cosSin(o.CUDA)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +44,9 @@ func New(d *weights.Dir, o Options) (*Plan, error) {
 	b.plan.Notes = notes
 	if n := len(d.Ignored); n > 0 {
 		b.plan.Notes = append(b.plan.Notes, fmt.Sprintf("%d safetensors files that vLLM does not load, such as %q", n, d.Ignored[0]))
+	}
+	if note != "" {
+		b.plan.Notes = append(b.plan.Notes, note)
 	}
 	if err := b.model(m, heads, cache); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ type Options struct {
 	Rank    Rank
 	DType   tensor.DType // of the model's parameters: BF16, F16 or F32
 	Release string       // vLLM's version as the engine sends it, such as "0.33.0"
+	CUDA    bool         // the engine runs on an NVIDIA GPU, which computes rope's frequencies
 }
 
 // Rank says which part of a model a plan is for. A size of 0 counts as 1, as keys

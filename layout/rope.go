@@ -4,6 +4,7 @@
 package layout
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/wcache/wcache/weights/hfconfig"
@@ -17,50 +18,48 @@ const ropeField = "rope_parameters_hash"
 // rotary_embedding. Every step is done in the precision in which torch does it
 // there; the conversions to float32 keep the compiler from fusing two of them.
 //
-// Frequencies are those that torch computes on a CPU, to the bit. CUDA's powf gives
-// another last bit to a few of them (2 to 4 of a cache on an H200), which moves a
-// cache's high positions by much more than its last bit. With CUDA's frequencies
-// this cache, too, would be within one.
-func (m *dense) cosSin() (Rope, error) {
+// Frequencies are those that torch computes on a CPU, to the bit, or for a GPU
+// those that it computes there, where that is recorded; the note says if it isn't.
+func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	r := m.rope
 	if r.Nested() {
-		return Rope{}, refuse(ropeField, "rope parameters for each layer type are not built")
+		return Rope{}, "", refuse(ropeField, "rope parameters for each layer type are not built")
 	}
 	for _, key := range []string{"mrope_section", "xdrope_section", "use_fope", "rope_dim", "alpha", "short_factor", "long_factor"} {
 		if v, ok := r[key]; ok && v != nil && v != false {
-			return Rope{}, refuse(ropeField, "%s: rope of this kind is not built", key)
+			return Rope{}, "", refuse(ropeField, "%s: rope of this kind is not built", key)
 		}
 	}
 	dim, err := m.rotaryDim()
 	if err != nil {
-		return Rope{}, err
+		return Rope{}, "", err
 	}
 	base, err := number(r, "rope_theta", 10000)
 	if err != nil {
-		return Rope{}, err
+		return Rope{}, "", err
 	}
 	if !(base >= 1 && base <= 1e30) {
-		return Rope{}, refuse(ropeField, "rope_theta is %v", base)
+		return Rope{}, "", refuse(ropeField, "rope_theta is %v", base)
 	}
 	kind := r.Type()
 	build, ok := ropes[kind]
 	if !ok {
-		return Rope{}, refuse(ropeField, "rope_type %q is not built", kind)
+		return Rope{}, "", refuse(ropeField, "rope_type %q is not built", kind)
 	}
-	g := ropeGet{r: r}
-	out := build(&g, geometry{dim: dim, base: base, positions: m.positions})
+	g := ropeGet{r: r, cuda: cuda}
+	out := build(&g, geometry{dim: dim, base: base, positions: m.positions, power: g.power})
 	if g.err != nil {
-		return Rope{}, g.err
+		return Rope{}, "", g.err
 	}
 	if out.Rows <= 0 || out.Rows > maxPositions {
-		return Rope{}, refuse(ropeField, "a cache of %d rows", out.Rows)
+		return Rope{}, "", refuse(ropeField, "a cache of %d rows", out.Rows)
 	}
 	for _, f := range out.InvFreq {
 		if !(f > 0 && f <= math.MaxFloat32) {
-			return Rope{}, refuse(ropeField, "a frequency of %v", f)
+			return Rope{}, "", refuse(ropeField, "a frequency of %v", f)
 		}
 	}
-	return out, nil
+	return out, g.note, nil
 }
 
 // rotaryDim is how many of a head's elements are rotated.
@@ -83,13 +82,16 @@ func (m *dense) rotaryDim() (int, error) {
 type geometry struct {
 	dim       int // rotated elements of a head
 	base      float64
-	positions int64 // max_position_embeddings
+	positions int64                                 // max_position_embeddings
+	power     func(base float64, dim int) []float32 // base^(2i/dim) for each pair of elements
 }
 
 // ropeGet reads parameters and keeps the first error.
 type ropeGet struct {
-	r   hfconfig.Rope
-	err error
+	r    hfconfig.Rope
+	cuda bool
+	err  error
+	note string
 }
 
 // must is a number that has to be there and be positive.
@@ -206,7 +208,7 @@ func yarnRope(get *ropeGet, g geometry) Rope {
 	if from == to {
 		to += 0.001
 	}
-	frequencies := g.powers(g.base)
+	frequencies := g.power(g.base, g.dim)
 	for i, p := range frequencies {
 		ramp := float32(float32(i)-float32(from)) / float32(to-from)
 		mask := 1 - min(max(ramp, 0), 1)
@@ -233,7 +235,7 @@ func rows(n float64) int64 {
 
 // inverse is 1/base^(2i/dim) for each pair of elements.
 func (g geometry) inverse(base float64) []float32 {
-	f := g.powers(base)
+	f := g.power(base, g.dim)
 	for i := range f {
 		f[i] = 1 / f[i]
 	}
@@ -246,11 +248,20 @@ func (g geometry) inverse(base float64) []float32 {
 // difference for head sizes that are multiples of 64, nor was one seen for others.
 const lanes = 32
 
-// powers is base^(2i/dim) as torch computes it.
-func (g geometry) powers(base float64) []float32 {
-	f := make([]float32, g.dim/2)
+// power is base^(2i/dim) as torch computes it where the engine runs.
+func (g *ropeGet) power(base float64, dim int) []float32 {
+	f := powers(base, dim)
+	if g.cuda && !onCUDA(f, base, dim) {
+		g.note = fmt.Sprintf("CUDA's rope frequencies of base %v and %d elements are not recorded: cos_sin_cache may differ by more than its last bit at high positions", base, dim)
+	}
+	return f
+}
+
+// powers is base^(2i/dim) as torch computes it on a CPU.
+func powers(base float64, dim int) []float32 {
+	f := make([]float32, dim/2)
 	for i := range f {
-		f[i] = float32(2*i) / float32(g.dim)
+		f[i] = float32(2*i) / float32(dim)
 	}
 	vector := len(f) / lanes * lanes
 	for i, e := range f[:vector] {

@@ -51,7 +51,7 @@ func TestRopeFrequencies(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			m := dense{headDim: c.HeadDim, positions: c.Positions, rope: c.Rope}
-			r, err := m.cosSin()
+			r, _, err := m.cosSin(false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,8 +110,37 @@ func TestRopeRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := base
 			m.rope = tt.rope
-			_, err := m.cosSin()
+			_, _, err := m.cosSin(false)
 			wantRefusal(t, err, ropeField)
 		})
+	}
+}
+
+func TestOnCUDA(t *testing.T) {
+	base := powers(10000, 128)
+	got := powers(10000, 128)
+	if !onCUDA(got, 10000, 128) {
+		t.Fatal("base 10000 with 128 elements is not recorded")
+	}
+	var differ []int
+	for i := range got {
+		if got[i] != base[i] {
+			differ = append(differ, i)
+		}
+	}
+	if diff := cmp.Diff([]int{22, 27, 33, 47, 50}, differ); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for _, other := range []float64{10001, 10000.0001} {
+		if onCUDA(got, other, 128) {
+			t.Errorf("base %v is taken for one that is recorded", other)
+		}
+	}
+	for r, steps := range cudaPowers {
+		for _, s := range steps {
+			if s.index < 0 || s.index >= r.dim/2 {
+				t.Errorf("base %v with %d elements: index %d", r.base, r.dim, s.index)
+			}
+		}
 	}
 }

@@ -49,10 +49,14 @@ func Child(ctx context.Context, conn *os.File, open func(device string) (device.
 		cancel(fmt.Errorf("wait for the parent: %w", err))
 	}()
 	done := make(chan error, 1)
-	go func() { done <- work(ctx, p, job, open) }()
+	var handed atomic.Bool
+	go func() { done <- work(ctx, p, job, open, &handed) }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
+		if handed.Load() { // the parent has all it wants
+			return nil
+		}
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -81,8 +85,9 @@ func receiveJob(p *pipe) (*Job, error) {
 	return job, nil
 }
 
-// work does the job and hands over what came of it.
-func work(ctx context.Context, p *pipe, job *Job, open func(string) (device.Device, error)) (err error) {
+// work does the job and hands over what came of it; before the last packet of
+// that, handed is set.
+func work(ctx context.Context, p *pipe, job *Job, open func(string) (device.Device, error), handed *atomic.Bool) (err error) {
 	if job.Plan == nil || job.Plan.Table == nil || len(job.Plan.Table.Segments) != 1 {
 		return errors.New("start job: the plan has no table of one segment")
 	}
@@ -112,6 +117,8 @@ func work(ctx context.Context, p *pipe, job *Job, open func(string) (device.Devi
 	if err := p.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
 		return err
 	}
+	handed.Store(true) // the parent may hang up at once
+	handed.Store(true)
 	return p.send(&packet{Says: saysDone}, table)
 }
 
