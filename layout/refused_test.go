@@ -160,10 +160,10 @@ func TestOptionsOf(t *testing.T) {
 		want  Options
 		field string
 	}{
-		{"old", old, Options{Rank{4, 3, 1, 0}, tensor.F16, "0.30.0"}, ""},
-		{"new", with("", nil), Options{Rank{2, 1, 2, 1}, tensor.BF16, "0.33.0"}, ""},
-		{"build for CUDA", with("vllm_version", "0.33.0+cu129"), Options{Rank{2, 1, 2, 1}, tensor.BF16, "0.33.0+cu129"}, ""},
-		{"build for the CPU", with("vllm_version", "0.33.0+cpu"), Options{Rank{2, 1, 2, 1}, tensor.BF16, "0.33.0+cpu"}, ""},
+		{"old", old, Options{Rank{4, 3, 1, 0}, tensor.F16, "0.30.0", false}, ""},
+		{"new", with("", nil), Options{Rank{2, 1, 2, 1}, tensor.BF16, "0.33.0", false}, ""},
+		{"build for CUDA", with("vllm_version", "0.33.0+cu129"), Options{Rank{2, 1, 2, 1}, tensor.BF16, "0.33.0+cu129", false}, ""},
+		{"build for the CPU", with("vllm_version", "0.33.0+cpu"), Options{Rank{2, 1, 2, 1}, tensor.BF16, "0.33.0+cpu", false}, ""},
 		{"build for ROCm", with("vllm_version", "0.33.0+rocm700"), Options{}, "vllm_version"},
 		{"patched build", with("vllm_version", "0.33.0+cu130.ours"), Options{}, "vllm_version"},
 		{"patch release", with("vllm_version", "0.33.1"), Options{}, "vllm_version"},
