@@ -13,16 +13,15 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/protocol"
 )
-
-// MaxReply is the limit of an engine's reply in bytes: a model by value, say.
-const MaxReply = 1 << 34
 
 // Socket is where an instance listens for engines: $XDG_RUNTIME_DIR, else the
 // directory that logind would make.
@@ -36,8 +35,8 @@ func Socket(env func(string) string, uid int, instance string) string {
 
 // Do sends a control request and gives the final reply. Replies before it go to
 // each, if it isn't nil. The error is a [*control.Error] where the daemon said
-// no, or isn't there: a connection is never what starts it, as long as the
-// socket is the one that the service itself made; see [Running].
+// no, or isn't there: the control socket is the daemon's own, so that connecting
+// to it starts nothing.
 func Do(ctx context.Context, socket string, request control.Request, each func(control.Reply)) (*control.Reply, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -47,16 +46,13 @@ func Do(ctx context.Context, socket string, request control.Request, each func(c
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	if err := control.Write(conn, request); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ask %q: %w", socket, because(ctx, err))
 	}
 	r := bufio.NewReader(conn)
 	for {
 		var reply control.Reply
 		if err := control.Read(r, &reply); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = errors.New("the daemon hung up")
-			}
-			return nil, fmt.Errorf("ask %q: %w", socket, errors.Join(err, context.Cause(ctx)))
+			return nil, fmt.Errorf("ask %q: %w", socket, because(ctx, err))
 		}
 		switch {
 		case !reply.Final:
@@ -69,6 +65,52 @@ func Do(ctx context.Context, socket string, request control.Request, each func(c
 			return &reply, nil
 		}
 	}
+}
+
+// because is why an exchange broke off: the caller's own reason goes before what
+// the connection made of it.
+func because(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return errors.New("the daemon hung up")
+	}
+	return err
+}
+
+// Start has the service manager start an instance that is idle, and waits until
+// it serves. It asks on the engine's socket what engines ask first.
+func Start(ctx context.Context, socket string) error {
+	payload, err := protocol.EncodeRequest(&protocol.Request{Cmd: protocol.GetMemory})
+	if err != nil {
+		return err
+	}
+	_, conn, err := Engine(ctx, socket, payload)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// Listening reports whether somebody listens on a socket, without connecting to
+// it: that would start a service. It sees the sockets of its own network
+// namespace, in /proc/net/unix, where they have the names that bind was given.
+func Listening(socket string) bool {
+	list, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return false
+	}
+	// Num RefCount Protocol Flags Type St Inode Path; flags are __SO_ACCEPTCON of
+	// include/uapi/linux/net.h or nothing.
+	const accepting = "00010000"
+	for line := range strings.Lines(string(list)) {
+		part := strings.Fields(line)
+		if len(part) > 7 && part[3] == accepting && strings.HasSuffix(strings.TrimSuffix(line, "\n"), " "+socket) {
+			return true
+		}
+	}
+	return false
 }
 
 func dial(ctx context.Context, socket string) (net.Conn, error) {
@@ -96,7 +138,8 @@ func Engine(ctx context.Context, socket string, payload []byte) (*protocol.Reply
 	defer stop()
 	reply, err := exchange(conn, payload)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask %q: %w", socket, errors.Join(err, conn.Close()))
+		_ = conn.Close() // the first error is the one to tell
+		return nil, nil, fmt.Errorf("ask %q: %w", socket, because(ctx, err))
 	}
 	return reply, conn, nil
 }
@@ -105,7 +148,7 @@ func exchange(conn net.Conn, payload []byte) (*protocol.Reply, error) {
 	if err := protocol.WriteFrame(conn, payload); err != nil {
 		return nil, err
 	}
-	b, err := protocol.ReadFrame(conn, MaxReply)
+	b, err := protocol.ReadFrame(conn, protocol.MaxReply)
 	if err != nil {
 		return nil, err
 	}

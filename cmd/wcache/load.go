@@ -22,7 +22,7 @@ func (a *app) load() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn := os.NewFile(loader.ChildFD, "job")
-			if _, err := conn.Stat(); err != nil {
+			if st, err := conn.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
 			}
 			return loader.Child(cmd.Context(), conn, open)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -80,6 +81,7 @@ func usage(format string, args ...any) error {
 func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
+	a.json = slices.Contains(args, "--json") // for errors of flags before it, too
 	err := root.ExecuteContext(ctx)
 	var q *quiet
 	switch {
@@ -124,9 +126,8 @@ func (a *app) describe(err error) control.Error {
 	var c *control.Error
 	if errors.As(err, &c) {
 		out := *c
-		if out.Code == control.CodeNotRunning && out.Hint == "" {
-			out.Message = fmt.Sprintf("cannot reach wcache@%s: %s", a.gpu, out.Message)
-			out.Hint = fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)
+		if out.Code == control.CodeNotRunning {
+			out.Message, out.Hint = a.notRunning()
 		}
 		return out
 	}
@@ -139,6 +140,28 @@ func (a *app) describe(err error) control.Error {
 		}
 	}
 	return out
+}
+
+// notRunning words that nobody answers, and what would change that.
+func (a *app) notRunning() (message, hint string) {
+	socket := a.engineSocket()
+	switch {
+	case client.Listening(socket):
+		return fmt.Sprintf("%s is idle: nothing is cached", a.name()), "wcache warm MODEL loads a model, and so does the first engine that asks"
+	case a.socket != "":
+		hint = fmt.Sprintf("wcache serve --listen %s", socket)
+	default:
+		hint = fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)
+	}
+	return fmt.Sprintf("cannot reach %s: nobody listens on %s", a.name(), socket), hint
+}
+
+// name is how messages call the instance that is asked for.
+func (a *app) name() string {
+	if a.socket != "" {
+		return a.socket
+	}
+	return "wcache@" + a.gpu
 }
 
 func (a *app) root() *cobra.Command {
@@ -161,7 +184,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
 	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
 	root.AddCommand(a.serve(), a.load(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
-	for _, c := range root.Commands() {
+	for _, c := range append(root.Commands(), root) {
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, list []string) error {
 				if err := args(cmd, list); err != nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -29,12 +28,6 @@ const serveHelp = `Answer engines: run by systemd, which passes the sockets, or 
 
 It stays up and answers with the reason where it can't do something. SIGHUP reads
 the configuration again, SIGTERM ends it and frees what it holds.`
-
-// Names of the descriptors that the socket units pass.
-const (
-	nameTarget = "wcache"
-	nameDraft  = "wcache-draft"
-)
 
 // serveOptions are the flags of serve.
 type serveOptions struct {
@@ -87,11 +80,11 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, notifier.Close()) }()
-	listeners, kept, release, err := sockets(o, log)
+	in, err := sockets(o, log)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer in.release()
 	index, indexPath, manifestPath := weights.NewIndex(nil), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
 	if err := index.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
@@ -110,7 +103,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err, Env: at.env},
 		Env:          a.env,
 		Log:          log,
-		Store:        newStore(notifier, kept),
+		Store:        newStore(notifier, in.kept),
 		CheckSegment: at.check,
 		Activated:    len(o.listen)+len(o.draft) == 0,
 		Status:       func(text string) { _ = notifier.Status(text) }, // only a display
@@ -119,14 +112,15 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	signal.Notify(hangup, unix.SIGHUP)
 	defer signal.Stop(hangup)
 	go reload(ctx, hangup, s, notifier, log)
+	s.Recover(in.kept)
+	// Not before the weights are back: engines wait at the sockets meanwhile.
 	if err := notifier.Ready(); err != nil {
 		return err
 	}
-	s.Recover(kept)
-	stopWatchdog := watchdog(ctx, notifier, control.Path(own(listeners)), log)
+	stopWatchdog := watchdog(ctx, notifier, control.Path(in.listeners[0].Addr().String()), log)
 	defer stopWatchdog()
-	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(listeners))
-	err = s.Serve(ctx, listeners)
+	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(in.listeners))
+	err = s.Serve(ctx, in.listeners)
 	return errors.Join(err, notifier.Stopping())
 }
 
@@ -138,7 +132,7 @@ func reload(ctx context.Context, hangup <-chan os.Signal, s *daemon.Server, n *a
 		case <-hangup:
 			err := errors.Join(n.Reloading(), s.Reload(), n.Ready())
 			if err != nil {
-				log.Error("configuration is not read again, the old one stays", "err", err)
+				log.Error("configuration is not used: what is held is served, and nothing is loaded", "err", err)
 				continue
 			}
 			log.Info("configuration read again")
@@ -174,101 +168,4 @@ func absolute(paths []string) []string {
 		list = append(list, p)
 	}
 	return list
-}
-
-// sockets are what the server accepts on: those that systemd passed, or those of
-// the command line, and a control socket beside the first. The server closes the
-// listeners; release, called after that, gives up their locks.
-func sockets(o serveOptions, log *slog.Logger) (list []daemon.Listener, kept []daemon.Kept, release func(), err error) {
-	var locks []io.Closer
-	release = func() {
-		for _, l := range locks {
-			_ = l.Close() // a lock that isn't closed ends with the process
-		}
-	}
-	defer func() {
-		if err != nil {
-			for _, l := range list {
-				_ = l.Close() // the first error is the one to tell
-			}
-			for _, k := range kept {
-				_ = k.FD.Close()
-			}
-			release()
-		}
-	}()
-	bind := func(path string, role daemon.Role) error {
-		l, lock, err := daemon.Listen(path)
-		if err != nil {
-			return err
-		}
-		locks = append(locks, lock)
-		list = append(list, daemon.Listener{UnixListener: l, Role: role})
-		return nil
-	}
-	for _, p := range absolute(o.listen) {
-		if err := bind(p, daemon.Target); err != nil {
-			return list, kept, release, err
-		}
-	}
-	for _, p := range absolute(o.draft) {
-		if err := bind(p, daemon.Draft); err != nil {
-			return list, kept, release, err
-		}
-	}
-	if len(list) == 0 {
-		if list, kept, err = passed(); err != nil {
-			return list, kept, release, err
-		}
-		for _, l := range list {
-			if lock, err := daemon.Lock(l.Addr().String()); err == nil {
-				locks = append(locks, lock)
-			} else {
-				log.Warn("engines may reach another daemon", "err", err)
-			}
-		}
-	}
-	if len(list) == 0 {
-		return list, kept, release, &hinted{
-			err:  errors.New("serve: no socket was passed"),
-			hint: "systemctl --user enable --now wcache@0.socket, or give --listen PATH",
-			exit: exitConfig,
-		}
-	}
-	return list, kept, release, bind(control.Path(own(list)), daemon.Control)
-}
-
-// own is the socket beside which the control socket lies: the first for target
-// models, which is the one of the unit itself. Those of drop-ins come after it.
-func own(list []daemon.Listener) string {
-	for _, l := range list {
-		if l.Role == daemon.Target {
-			return l.Addr().String()
-		}
-	}
-	return list[0].Addr().String()
-}
-
-// passed takes what came in LISTEN_FDS: sockets by their names, and all else as
-// what an earlier process has left in the fd store.
-func passed() (list []daemon.Listener, kept []daemon.Kept, err error) {
-	files, err := activation.Files()
-	if err != nil {
-		return nil, nil, err
-	}
-	roles := map[string]daemon.Role{nameTarget: daemon.Target, nameDraft: daemon.Draft}
-	for _, f := range files {
-		role, ok := roles[f.Name]
-		if !ok {
-			kept = append(kept, daemon.Kept{Name: f.Name, FD: f.FD})
-			continue
-		}
-		l, lerr := f.Listener()
-		if lerr != nil {
-			err = errors.Join(err, lerr)
-			continue
-		}
-		list = append(list, daemon.Listener{UnixListener: l, Role: role})
-	}
-	return list, kept, err
 }

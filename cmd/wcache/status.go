@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 )
 
@@ -30,7 +31,7 @@ func (a *app) status() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodStatus}, nil)
 			var no *control.Error
-			if errors.As(err, &no) && no.Code == control.CodeNotRunning {
+			if errors.As(err, &no) && no.Code == control.CodeNotRunning && client.Listening(a.engineSocket()) {
 				return a.idle()
 			}
 			if err != nil {
@@ -46,8 +47,8 @@ func (a *app) status() *cobra.Command {
 	}
 }
 
-// idle says that nothing runs, which is a normal state and yet exit status 3, as
-// of systemctl status.
+// idle says that nothing runs while the socket waits, which is a normal state and
+// yet exit status 3, as of systemctl status.
 func (a *app) idle() error {
 	if a.json {
 		s := control.Status{
@@ -58,7 +59,7 @@ func (a *app) idle() error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "wcache@%s   idle: nothing is cached; the socket starts it on the first request\n", a.gpu)
+		fmt.Fprintf(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.name())
 	}
 	return &quiet{exitNotRunning}
 }

@@ -26,7 +26,7 @@ func (a *app) versionCommand() *cobra.Command {
 			}
 			fmt.Fprintln(a.out, "client", v.Client)
 			if v.Daemon == "" {
-				fmt.Fprintf(a.err, "wcache@%s is not running\n", a.gpu)
+				fmt.Fprintf(a.err, "wcache: %s is not running\n", a.name())
 				return nil
 			}
 			fmt.Fprintln(a.out, "daemon", v.Daemon)

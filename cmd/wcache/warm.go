@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,13 +14,15 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 )
 
 const warmHelp = `Load a model now, as an engine with these options would have it loaded.
 
 MODEL is a model directory, or a model id that is in the Hugging Face cache. An
-engine finds it loaded if its key is the same: "wcache explain" shows a key.`
+engine finds it loaded if its key is the same: "wcache explain" shows a key.
+An instance whose socket waits is started.`
 
 func (a *app) warm() *cobra.Command {
 	var w control.Warm
@@ -78,7 +81,15 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 			}
 		}
 	}
-	reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodWarm, Warm: &w}, show)
+	request := control.Request{Method: control.MethodWarm, Warm: &w}
+	reply, err := a.ask(cmd.Context(), request, show)
+	var no *control.Error
+	if errors.As(err, &no) && no.Code == control.CodeNotRunning {
+		// Unlike all else this is meant to start an idle instance.
+		if err = client.Start(cmd.Context(), a.engineSocket()); err == nil {
+			reply, err = a.ask(cmd.Context(), request, show)
+		}
+	}
 	end()
 	if err != nil {
 		return err

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/internal/testmain"
+	"github.com/wcache/wcache/protocol"
+)
+
+// The test binary is also the command, under the names below, and the loader that
+// the command starts by /proc/self/exe.
+func TestMain(m *testing.M) {
+	switch name := filepath.Base(os.Args[0]); {
+	case name == "wcache", len(os.Args) > 1 && os.Args[1] == "load":
+		main()
+	case name == "engine":
+		exit(engine(os.Args[1], os.Args[2:]))
+	case name == "activate":
+		exit(activate(os.Args[1], os.Args[2:]))
+	}
+	testmain.Run(m)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// engine sends recorded requests on a socket and prints the replies' status. A
+// last argument "stay:FILE" has it make that file and go on until it is killed.
+func engine(socket string, files []string) error {
+	for _, f := range files {
+		if path, ok := strings.CutPrefix(f, "stay:"); ok {
+			if err := os.WriteFile(path, []byte("attached"), 0o600); err != nil {
+				return err
+			}
+			select {}
+		}
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		if uint64(len(b)-8) != binary.BigEndian.Uint64(b) {
+			return fmt.Errorf("%s: no frame", f)
+		}
+		reply, conn, err := client.Engine(context.Background(), socket, b[8:])
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		switch {
+		case reply.Status == protocol.StatusError:
+			fmt.Println("error:", reply.Message)
+		case reply.Status == protocol.StatusMismatch:
+			fmt.Println("mismatch:", strings.Join(reply.Fields, "; "))
+		case reply.HasMemory:
+			fmt.Println("ok,", reply.MemoryBytes, "bytes")
+		default:
+			fmt.Println("ok,", len(reply.Entries), "entries")
+		}
+	}
+	return nil
+}
+
+// activate listens and becomes the command when somebody connects, as
+// systemd-socket-activate does.
+func activate(socket string, command []string) error {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	f, err := l.File()
+	if err != nil {
+		return err
+	}
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := raw.Read(func(fd uintptr) bool { return readable(int(fd)) }); err != nil {
+		return err
+	}
+	if f, err = first(f); err != nil {
+		return err
+	}
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return err
+	}
+	env := append(os.Environ(), "LISTEN_PID="+strconv.Itoa(os.Getpid()), "LISTEN_FDS=1")
+	return execve(path, command, env, f)
+}
+
+// serveOne answers one control connection with fixed lines, as a daemon would.
+func serveOne(t *testing.T, lines ...string) (socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "wcache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, "s.control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		if _, err := bufio.NewReader(c).ReadString('\n'); err == nil {
+			_, _ = io.WriteString(c, strings.Join(lines, "\n")+"\n")
+		}
+	}()
+	return filepath.Join(dir, "s.sock")
+}

@@ -1,0 +1,130 @@
+//go:build testscript
+
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/wcache/wcache/client"
+)
+
+var update = flag.Bool("update", false, "rewrite the outputs in testdata/script")
+
+func TestScript(t *testing.T) {
+	data, err := filepath.Abs("../../testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			bin := filepath.Join(e.WorkDir, "bin")
+			e.Setenv("PATH", bin+":"+e.Getenv("PATH"))
+			e.Setenv("XDG_RUNTIME_DIR", filepath.Join(e.WorkDir, "run"))
+			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
+			e.Setenv("HF_HUB_CACHE", filepath.Join(e.WorkDir, "hub"))
+			e.Setenv("WIRE", filepath.Join(data, "wire"))
+			e.Setenv("CHECKPOINTS", filepath.Join(data, "checkpoints"))
+			e.Setenv("S", filepath.Join(e.WorkDir, "s", "host.sock"))
+			self, err := os.Executable()
+			return errors.Join(
+				err,
+				os.Mkdir(bin, 0o700),
+				os.Symlink(self, filepath.Join(bin, "wcache")),
+				os.Symlink(self, filepath.Join(bin, "engine")),
+				os.Symlink(self, filepath.Join(bin, "activate")),
+				os.CopyFS(filepath.Join(e.WorkDir, "models", "llama"), os.DirFS(filepath.Join(data, "checkpoints", "llama"))),
+				os.CopyFS(filepath.Join(e.WorkDir, "models", "qwen2"), os.DirFS(filepath.Join(data, "checkpoints", "qwen2"))),
+			)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   exits,
+			"like":    like,
+			"listens": listens,
+			"retry":   retry,
+			"says":    says,
+			"signal":  signalCommand,
+		},
+	})
+}
+
+// exits STATUS COMMAND... runs a command that has to end with a status.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS COMMAND...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	var status *exec.ExitError
+	if errors.As(err, &status) {
+		got = status.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("%s exits with %d, not %s:\n%s%s", args[1], got, args[0], ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	}
+}
+
+// like FILE WANT compares whole texts, in which "…" stands for anything within a
+// line and variables are replaced.
+func like(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: like FILE WANT")
+	}
+	got, want := ts.ReadFile(args[0]), os.Expand(ts.ReadFile(args[1]), ts.Getenv)
+	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(want), "…", "[^\n]*?") + "$"
+	if !regexp.MustCompile(pattern).MatchString(got) {
+		ts.Fatalf("got\n%swant\n%s", got, want)
+	}
+}
+
+// listens SOCKET waits until somebody does.
+func listens(ts *testscript.TestScript, _ bool, args []string) {
+	until(ts, args[0]+" is listened on", func() bool { return client.Listening(args[0]) })
+}
+
+// says FILE TEXT waits until a file, which a background command writes, has a text.
+func says(ts *testscript.TestScript, _ bool, args []string) {
+	until(ts, args[0]+" says "+args[1], func() bool {
+		b, err := os.ReadFile(ts.MkAbs(args[0]))
+		return err == nil && strings.Contains(string(b), args[1])
+	})
+}
+
+// retry COMMAND... runs a command until it succeeds.
+func retry(ts *testscript.TestScript, _ bool, args []string) {
+	until(ts, strings.Join(args, " ")+" succeeds", func() bool { return ts.Exec(args[0], args[1:]...) == nil })
+}
+
+func until(ts *testscript.TestScript, what string, ok func() bool) {
+	for range 4000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	ts.Fatalf("it never came that %s", what)
+}
+
+// signal SIGNAL SOCKET sends a signal to who listens on a socket.
+func signalCommand(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(sendSignal(args[0], args[1]))
+}

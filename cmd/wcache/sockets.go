@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+
+	"github.com/wcache/wcache/activation"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon"
+)
+
+// Names of the descriptors that the socket units pass.
+const (
+	nameTarget = "wcache"
+	nameDraft  = "wcache-draft"
+)
+
+// opened is what a server starts with.
+type opened struct {
+	listeners []daemon.Listener // that of the instance's own path first
+	kept      []daemon.Kept     // what an earlier process has left in the fd store
+	locks     []io.Closer
+}
+
+// sockets opens what the server accepts on: the sockets that systemd passed, or
+// those of the command line, and a control socket beside the first. The server
+// closes the listeners, and release is to be called after that.
+func sockets(o serveOptions, log *slog.Logger) (*opened, error) {
+	in := new(opened)
+	if err := in.all(o, log); err != nil {
+		for _, l := range in.listeners {
+			_ = l.Close() // the first error is the one to tell
+		}
+		for _, k := range in.kept {
+			_ = k.FD.Close()
+		}
+		in.release()
+		return nil, err
+	}
+	return in, nil
+}
+
+// release gives up the locks. One that isn't closed ends with the process.
+func (s *opened) release() {
+	for _, l := range s.locks {
+		_ = l.Close()
+	}
+}
+
+func (s *opened) all(o serveOptions, log *slog.Logger) error {
+	for _, p := range absolute(o.listen) {
+		if err := s.bind(p, daemon.Target); err != nil {
+			return err
+		}
+	}
+	for _, p := range absolute(o.draft) {
+		if err := s.bind(p, daemon.Draft); err != nil {
+			return err
+		}
+	}
+	if len(s.listeners) == 0 {
+		if err := s.passed(log); err != nil {
+			return err
+		}
+	}
+	if len(s.listeners) == 0 {
+		return &hinted{
+			err:  errors.New("serve: no socket was passed"),
+			hint: "systemctl --user enable --now wcache@host.socket, or give --listen PATH",
+			exit: exitConfig,
+		}
+	}
+	return s.bind(control.Path(s.listeners[0].Addr().String()), daemon.Control)
+}
+
+func (s *opened) bind(path string, role daemon.Role) error {
+	l, lock, err := daemon.Listen(path)
+	if err != nil {
+		return err
+	}
+	s.locks = append(s.locks, lock)
+	s.listeners = append(s.listeners, daemon.Listener{UnixListener: l, Role: role})
+	return nil
+}
+
+// passed takes what came in LISTEN_FDS: sockets by their names, and all else as
+// what an earlier process has left in the fd store. Whoever passes no names, as
+// systemd-socket-activate does unless it is told to, passes sockets only.
+func (s *opened) passed(log *slog.Logger) error {
+	files, err := activation.Files()
+	if err != nil {
+		return err
+	}
+	roles := map[string]daemon.Role{nameTarget: daemon.Target, nameDraft: daemon.Draft, "": daemon.Target}
+	for _, f := range files {
+		role, ok := roles[f.Name]
+		if !ok {
+			s.kept = append(s.kept, daemon.Kept{Name: f.Name, FD: f.FD})
+			continue
+		}
+		l, lerr := f.Listener()
+		if lerr != nil {
+			err = errors.Join(err, lerr)
+			continue
+		}
+		s.listeners = append(s.listeners, daemon.Listener{UnixListener: l, Role: role})
+	}
+	if err != nil {
+		return err
+	}
+	// The manager passes the sockets of several units in any order, and the
+	// control socket is found by the name of the target's.
+	slices.SortStableFunc(s.listeners, func(a, b daemon.Listener) int {
+		return order(a.Role) - order(b.Role)
+	})
+	for _, l := range s.listeners {
+		lock, err := daemon.Lock(l.Addr().String())
+		if err != nil {
+			log.Warn("engines may reach another daemon", "err", err)
+			continue
+		}
+		s.locks = append(s.locks, lock)
+	}
+	return nil
+}
+
+func order(role daemon.Role) int {
+	if role == daemon.Target {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func readable(n int) bool {
+	set := []unix.PollFd{{Fd: int32(n), Events: unix.POLLIN}}
+	got, err := unix.Poll(set, 0)
+	return err == nil && got > 0
+}
+
+// first moves a file to the number of the first passed descriptor, blocking and
+// to be inherited, as the manager passes sockets.
+func first(f *os.File) (*os.File, error) {
+	const listenFD = 3 // SD_LISTEN_FDS_START
+	if err := unix.Dup2(int(f.Fd()), listenFD); err != nil {
+		return nil, err
+	}
+	return os.NewFile(listenFD, "listen"), nil
+}
+
+func execve(path string, args, env []string, keep *os.File) error {
+	err := syscall.Exec(path, args, env)
+	_ = keep.Close()
+	return err
+}
+
+// sendSignal finds the process by the credentials of its socket, which are those
+// of who called listen.
+func sendSignal(name, socket string) error {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(n uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(n), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if credErr != nil {
+		return credErr
+	}
+	number := unix.SignalNum(name)
+	if number == 0 {
+		return fmt.Errorf("no signal %q", name)
+	}
+	return unix.Kill(int(cred.Pid), number)
+}
+
+// terminalPair is a pseudo-terminal: what is written to the second end is read
+// from the first.
+func terminalPair(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slave.Close() })
+	return master, slave
+}
