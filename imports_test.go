@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 	"device/host":          {"device", "internal/fd"},
 	"device/devicetest":    {"device", "internal/fd"},
 	"device/cuda":          {"device", "internal/fd"},
+	"device/cuda/fake":     {},
 	"device/nvml":          {},
 	"loader/native":        {"layout", "tensor", "device", "internal/fd"},
 	"loader":               {"loader/native", "layout", "tensor", "device", "internal/fd"},

@@ -65,7 +65,7 @@ func read(library string) (*Machine, error) {
 	if r := lib.Init(); r != nvml.SUCCESS {
 		return nil, noDriver(library, r)
 	}
-	defer lib.Shutdown() // it only ends what Init began
+	defer func() { _ = lib.Shutdown() }() // all is read by then
 
 	m := new(Machine)
 	var r nvml.Return

@@ -10,7 +10,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
-	"os/exec"
+	"os/exec" //nolint:depguard // it is a part of tests, and runs the C compiler
 	"path/filepath"
 )
 
