@@ -348,11 +348,11 @@ func TestRelease(t *testing.T) {
 	}
 	attach("a", 1, 2)
 	attach("pinned", 3)
-	var got []bool
+	var got []int
 	for _, pid := range []int{9, 1, 1, 2, 3} { // a stranger, one of two, again, the last, a pinned one's
-		got = append(got, c.Release(pid))
+		got = append(got, c.Release(pid, true), c.Release(pid, false))
 	}
-	if diff := cmp.Diff([]bool{false, false, false, true, false}, got); diff != "" {
+	if diff := cmp.Diff([]int{0, 0, 0, 0, 0, 0, 0, 1, 0, 0}, got); diff != "" {
 		t.Errorf("freed (-want +got):\n%s", diff)
 	}
 	attach("a", 4) // loads again instead of saying for ever that it was released

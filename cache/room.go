@@ -120,22 +120,30 @@ func (c *Cache) Evict(id string, force bool) error {
 	return nil
 }
 
-// Release detaches a process from its entry, and frees the entry if no other
-// process is attached and it isn't pinned. It tells whether it was freed.
-func (c *Cache) Release(pid int) bool {
+// Release detaches a process from its entries of one role, and frees those to
+// which no other process is attached and which aren't pinned. It tells how many.
+func (c *Cache) Release(pid int, draft bool) int {
 	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	freed := 0
 	for _, e := range c.entries {
-		if _, attached := e.engines[pid]; attached {
-			delete(e.engines, pid)
-			if e.ready && !e.inUse() && !e.contents.Record.Pinned {
-				c.retire(e, "released by its engine")
-				return true
-			}
+		if _, attached := e.engines[pid]; !attached || e.key.Bool("is_draft") != draft {
+			continue
+		}
+		delete(e.engines, pid)
+		if !e.inUse() && !e.contents.Record.Pinned {
+			c.retire(e, "released by its engine")
+			freed++
 		}
 	}
-	return false
+	for e := range c.retired {
+		if e.key.Bool("is_draft") == draft {
+			delete(e.engines, pid)
+			c.closeIfFree(e)
+		}
+	}
+	return freed
 }
 
 // NoEntry is the error for a key ID that the cache doesn't hold.

@@ -39,7 +39,7 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, ro
 		s.log.Info("get_memory", "pid", p.pid, "role", role, "bytes", bytes)
 		s.answer(conn, p, protocol.Memory(bytes))
 	case protocol.Release:
-		freed := s.cache.Release(p.pid)
+		freed := s.cache.Release(p.pid, role == Draft)
 		s.log.Info("release", "pid", p.pid, "role", role, "freed", freed)
 		s.answer(conn, p, protocol.OK())
 	case protocol.Watch:
@@ -76,6 +76,12 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, protocol.Mismatch([]string{"is_draft"}))
 		return
 	}
+	if p.elsewhere() {
+		err := errors.New("the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host")
+		log.Warn("get_state refused", "err", err)
+		s.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
+		return
+	}
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
 	hold, err := s.cache.Get(ctx, key)
@@ -91,16 +97,20 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	payload, err := s.state(request, hold, p)
 	if err != nil {
 		log.Error("get_state refused", "err", err)
-		s.answer(conn, p, protocol.Error(err.Error()))
+		s.answer(conn, p, s.refuse(err))
 		return
 	}
 	// Attached before it is told anything: from then on its end frees the entry.
 	hold.Attach(p.engine())
 	if err := s.engines.watch(p.pid); err != nil {
 		s.cache.Detach(p.pid)
-		log.Warn("engine is gone before the answer", "err", err)
+		log.Warn("get_state refused", "err", err)
+		s.answer(conn, p, s.refuse(err)) // if it hasn't ended
 		return
 	}
+	// What is attached needs no hold, and an engine that releases as soon as it has
+	// read the answer must find none.
+	hold.Release()
 	if err := s.reply(conn, payload); err != nil {
 		log.Warn("get_state not answered", "err", err)
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/torch"
 )
 
@@ -47,13 +48,21 @@ func headerFor(release string, p peer) (torch.Header, error) {
 	}
 	version, err := torchOf(p.pid)
 	if err != nil {
-		return 0, fmt.Errorf("choose a form of handle for vLLM %q: %w", release, err)
+		return 0, unknownTorch(release, err.Error())
 	}
 	h, known := torch.HeaderForTorch(version)
 	if !known {
-		return 0, fmt.Errorf("choose a form of handle for vLLM %q: torch %q is none that is known", release, version)
+		return 0, unknownTorch(release, fmt.Sprintf("torch %q is none that is known", version))
 	}
 	return h, nil
+}
+
+func unknownTorch(release, why string) error {
+	return &resolve.Refusal{
+		Field:  "vllm_version",
+		Reason: fmt.Sprintf("which form of handle does vLLM %q read? %s", release, why),
+		Hint:   "a newer wcache may know it",
+	}
 }
 
 // library is a mapping of torch's own library, in /proc/PID/maps.

@@ -40,6 +40,20 @@ func peerOf(conn *net.UnixConn) (peer, error) {
 	return peer{pid: int(cred.Pid), uid: int(cred.Uid)}, nil
 }
 
+// elsewhere reports whether the process is known to be in another pid namespace.
+// There the number of this process means nothing, or another process.
+func (p peer) elsewhere() bool {
+	if p.pid == 0 { // in none of ours
+		return true
+	}
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.pid))
+	if err != nil {
+		return false // it has ended, or doesn't let itself be looked at
+	}
+	ours, err := os.Readlink("/proc/self/ns/pid")
+	return err == nil && ours != theirs
+}
+
 // name is the process's own name, "" if it has ended.
 func (p peer) name() string {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid))
