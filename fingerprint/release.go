@@ -37,6 +37,10 @@ var keyFields = map[string][]string{
 
 var version = regexp.MustCompile(`^(0\.\d+)\.\d+`)
 
+// FieldNames are the fields of a release's key, in its class's order; false for a
+// release of which they aren't known. The caller must not change them.
+func FieldNames(release string) ([]string, bool) { return fieldsOf(release) }
+
 // fieldsOf are the fields of a release's key. A patch release has those of its
 // series; only .0 ones were looked at.
 func fieldsOf(release string) ([]string, bool) {

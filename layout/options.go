@@ -130,19 +130,23 @@ func OptionsOf(k Key) (Options, error) {
 		return Options{}, refuse("dtype", "%q is no element type", name)
 	}
 	o.DType = dtype
-	for field, to := range map[string]*int{
-		"tp_size": &o.Rank.TPSize, "tp_rank": &o.Rank.TPRank,
-		"pp_size": &o.Rank.PPSize, "pp_rank": &o.Rank.PPRank,
+	for _, f := range []struct {
+		name  string
+		to    *int
+		least int64
+	}{
+		{"tp_size", &o.Rank.TPSize, 1}, {"tp_rank", &o.Rank.TPRank, 0},
+		{"pp_size", &o.Rank.PPSize, 1}, {"pp_rank", &o.Rank.PPRank, 0},
 	} {
-		v, ok := k.Get(field)
+		v, ok := k.Get(f.name)
 		if !ok {
 			continue
 		}
 		n, ok := v.(int64)
-		if !ok || n < 0 || n > maxRanks {
-			return Options{}, refuse(field, "%v is no rank or number of ranks", v)
+		if !ok || n < f.least || n > maxRanks {
+			return Options{}, refuse(f.name, "%v is no rank or number of ranks", v)
 		}
-		*to = int(n)
+		*f.to = int(n)
 	}
 	return o, o.check()
 }

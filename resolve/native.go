@@ -20,6 +20,9 @@ func native(key fingerprint.Key, assume []string) (layout.Options, error) {
 	if err != nil {
 		return layout.Options{}, unsupported(err)
 	}
+	if err := complete(key, opt.Release); err != nil {
+		return layout.Options{}, err
+	}
 	if _, said := key.Get("rope_parameters_hash"); !said && !slices.Contains(assume, config.AssumeRope) {
 		return layout.Options{}, &Refusal{
 			Field:  "vllm_version",
@@ -29,6 +32,25 @@ func native(key fingerprint.Key, assume []string) (layout.Options, error) {
 	}
 	return opt, nil
 }
+
+// complete refuses a key with other fields than its release sends. One that isn't
+// known may shape the weights, and one that is missing may have been changed.
+func complete(key fingerprint.Key, release string) error {
+	names, _ := fingerprint.FieldNames(release) // of every release that can be planned for
+	for _, name := range names {
+		if _, ok := key.Get(name); !ok {
+			return &Refusal{Field: name, Reason: fmt.Sprintf("a key of vLLM %s has it, and this one hasn't", release), Hint: odd}
+		}
+	}
+	for _, f := range key.Fields() {
+		if !slices.Contains(names, f.Name) {
+			return &Refusal{Field: f.Name, Reason: fmt.Sprintf("a key of vLLM %s hasn't got it: what it means for the weights is not known", release), Hint: odd}
+		}
+	}
+	return nil
+}
+
+const odd = "run an unchanged vLLM of that version, or its own loader"
 
 // unsupported makes a Refusal of what the native loader doesn't build.
 func unsupported(err error) error {

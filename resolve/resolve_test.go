@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -200,6 +201,24 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// What a field means that this release hasn't got, nobody knows here; and a key
+// that lacks one is no engine's.
+func TestFieldsOfRelease(t *testing.T) {
+	root := t.TempDir()
+	model(t, root, "llama", "llama")
+	o := Options{Index: weights.NewIndex([]string{root})}
+	key := recorded(t, "llama-tp1r0")
+	more, err := fingerprint.NewKey(append(key.Fields(), fingerprint.Field{Name: "lora_backend", Value: "auto"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Resolve(t.Context(), o, more)
+	wantRefusal(t, err, &Refusal{Field: "lora_backend", Reason: "a key of vLLM 0.33.0 hasn't got it: what it means for the weights is not known", Hint: odd})
+	less := with(t, key, func(f fingerprint.Field) (fingerprint.Field, bool) { return f, f.Name != "moe_backend" })
+	_, err = Resolve(t.Context(), o, less)
+	wantRefusal(t, err, &Refusal{Field: "moe_backend", Reason: "a key of vLLM 0.33.0 has it, and this one hasn't", Hint: odd})
+}
+
 // Before 0.33 a key doesn't say whether rope parameters are overridden.
 func TestAssume(t *testing.T) {
 	root := t.TempDir()
@@ -208,7 +227,8 @@ func TestAssume(t *testing.T) {
 		if f.Name == "vllm_version" {
 			f.Value = "0.32.0"
 		}
-		return f, f.Name != "rope_parameters_hash"
+		names, _ := fingerprint.FieldNames("0.32.0")
+		return f, slices.Contains(names, f.Name)
 	})
 	o := Options{Index: weights.NewIndex([]string{root})}
 	_, err := Resolve(t.Context(), o, old)
