@@ -9,6 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 077
+unset NOTIFY_SOCKET JOURNAL_STREAM # of whatever started this: the service is not its
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/wcache-demo.XXXXXX")
 socket=$dir/host.sock
@@ -80,5 +81,4 @@ status 0
 
 kill "$daemon"
 wait "$daemon"
-say "6. The service was told to end: all memory is free"
-status 3
+say "6. The service was told to end, and the weights went with it"

@@ -98,8 +98,8 @@ func readLayout(path string) (*layout, error) {
 	return l, nil
 }
 
-// compare looks at every tensor and shows the first of them, and any that differs. Names, order, types,
-// shapes and bytes have to be vLLM's.
+// compare looks at every tensor and shows the first of them, and any that differs.
+// Names, order, types, shapes and bytes have to be vLLM's.
 func (l *layout) compare(out io.Writer, r *protocol.Reply, m *mapping, rows int) error {
 	if len(r.Entries) != len(l.Entries) {
 		return fmt.Errorf("compare tensors: %d came, vLLM's own loader makes %d", len(r.Entries), len(l.Entries))
