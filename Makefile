@@ -15,6 +15,10 @@ ENGINE      ?= ../shared/testbed/stock-engine
 ENGINE_VENV ?= $(CACHE)/stock-engine
 
 export GOFLAGS := -mod=readonly
+# Drivers are opened when they are needed and never linked: with -z now, which
+# some compilers have as a default, go-nvml's names would be looked up at start.
+export CGO_LDFLAGS := -Wl,-z,lazy
+export CGO_CFLAGS  := -g -O2 -Wno-deprecated-declarations
 
 .PHONY: help
 help: ## list the targets
