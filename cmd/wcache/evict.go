@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -36,20 +37,21 @@ func (a *app) evict() *cobra.Command {
 				e.Key = args[0]
 			}
 			reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodEvict, Evict: &e}, nil)
-			if reply != nil {
-				for _, id := range reply.Evicted {
-					if !a.json {
-						fmt.Fprintln(a.out, id)
-					}
-				}
-			}
-			if err != nil {
+			if reply == nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(map[string][]string{"evicted": reply.Evicted})
+			// What was freed is told even where an engine kept the rest.
+			if !a.json {
+				for _, id := range reply.Evicted {
+					fmt.Fprintln(a.out, id)
+				}
+				return err
 			}
-			return nil
+			evicted := append([]string{}, reply.Evicted...) // [] and not null
+			if len(evicted) > 0 || err == nil {
+				err = errors.Join(a.printJSON(map[string][]string{"evicted": evicted}), err)
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "every entry")

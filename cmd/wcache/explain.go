@@ -161,12 +161,16 @@ func plan(key fingerprint.Key, dir *weights.Dir) (loader, refusal string) {
 
 // printKey lists the fields and, for the hashes, what they are made of.
 func printKey(out io.Writer, key fingerprint.Key, dir *weights.Dir) {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
 	fmt.Fprint(w, "FIELD\tVALUE\tOF\n")
 	for _, f := range key.Fields() {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, dir))
 	}
-	_ = w.Flush() // an error of out shows at the next write to it
+	_ = w.Flush() // to memory
+	for line := range strings.Lines(table.String()) {
+		fmt.Fprintln(out, strings.TrimRight(line, " \n")) // a last cell may be empty
+	}
 }
 
 func ingredient(field string, dir *weights.Dir) string {

@@ -94,11 +94,7 @@ func activate(socket string, command []string) error {
 	if err != nil {
 		return err
 	}
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if err := raw.Read(func(fd uintptr) bool { return readable(int(fd)) }); err != nil {
+	if err := wait(f); err != nil {
 		return err
 	}
 	if f, err = first(f); err != nil {

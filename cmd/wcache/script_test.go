@@ -59,6 +59,7 @@ func TestScript(t *testing.T) {
 			"like":    like,
 			"listens": listens,
 			"retry":   retry,
+			"shows":   shows,
 			"says":    says,
 			"signal":  signalCommand,
 		},
@@ -114,8 +115,16 @@ func retry(ts *testscript.TestScript, _ bool, args []string) {
 	until(ts, strings.Join(args, " ")+" succeeds", func() bool { return ts.Exec(args[0], args[1:]...) == nil })
 }
 
+// shows COMMAND... TEXT runs a command until its output has a text.
+func shows(ts *testscript.TestScript, _ bool, args []string) {
+	last := len(args) - 1
+	until(ts, strings.Join(args[:last], " ")+" shows "+args[last], func() bool {
+		return ts.Exec(args[0], args[1:last]...) == nil && strings.Contains(ts.ReadFile("stdout"), args[last])
+	})
+}
+
 func until(ts *testscript.TestScript, what string, ok func() bool) {
-	for range 4000 {
+	for range 2000 {
 		if ok() {
 			return
 		}

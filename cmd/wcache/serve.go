@@ -73,6 +73,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if err := lend(); err != nil {
 		return err
 	}
+	if o.config != "" {
+		o.config = absolute([]string{o.config})[0] // as messages name it
+	}
 	level := new(slog.LevelVar)
 	log := slog.New(logHandler(a.err, a.env, level))
 	notifier, err := activation.NewNotifier()

@@ -13,17 +13,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func readable(n int) bool {
-	set := []unix.PollFd{{Fd: int32(n), Events: unix.POLLIN}}
-	got, err := unix.Poll(set, 0)
-	return err == nil && got > 0
+// wait returns when a file has something to read, or to accept.
+func wait(f *os.File) error {
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}, -1)
+		if err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // first moves a file to the number of the first passed descriptor, blocking and
 // to be inherited, as the manager passes sockets.
 func first(f *os.File) (*os.File, error) {
 	const listenFD = 3 // SD_LISTEN_FDS_START
-	if err := unix.Dup2(int(f.Fd()), listenFD); err != nil {
+	n := int(f.Fd())
+	if n == listenFD {
+		_, err := unix.FcntlInt(uintptr(n), unix.F_SETFD, 0)
+		return f, err
+	}
+	if err := unix.Dup2(n, listenFD); err != nil {
 		return nil, err
 	}
 	return os.NewFile(listenFD, "listen"), nil
