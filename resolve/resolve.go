@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -35,6 +36,7 @@ type Options struct {
 	Env    func(string) string // leads to the Hugging Face cache; nil: an empty environment
 	Pins   []string            // model directories that are meant where several fit
 	Assume []string            // config.Assume
+	CUDA   bool                // engines run on an NVIDIA GPU
 }
 
 // Target is what to load for a key.
@@ -67,6 +69,7 @@ func Plan(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
+	opt.CUDA = o.CUDA
 	plan, err := layout.New(dir, opt)
 	if err != nil {
 		return nil, unsupported(err)
@@ -179,10 +182,20 @@ func unknown(o Options, hash string) error {
 		Reason: fmt.Sprintf("no model directory with the checkpoint hash %s is known", hash),
 		Hint:   "add its folder to roots in wcache.toml, or run: wcache warm DIR",
 	}
-	if problems := o.Index.Problems(); len(problems) > 0 {
+	problems := slices.DeleteFunc(o.Index.Problems(), func(err error) bool { return o.isMissingHub(err) })
+	if len(problems) > 0 {
 		r.Reason += fmt.Sprintf("; %d directories could not be read, the first: %v", len(problems), problems[0])
 	}
 	return r
+}
+
+// isMissingHub reports whether a problem is only that this user has no Hugging
+// Face cache, which is looked through without anybody having asked for it.
+func (o Options) isMissingHub(err error) bool {
+	if o.Env == nil || !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	return slices.ContainsFunc(weights.HubCaches(o.Env), func(hub string) bool { return strings.Contains(err.Error(), hub) })
 }
 
 // unusable makes a Refusal of errors that stay until somebody acts.
