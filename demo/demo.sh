@@ -19,7 +19,10 @@ finish() {
     exec 3>&-
     for pid in "${jobs[@]}"; do kill "$pid" 2>/dev/null || true; done
     wait
-    [ "$rc" = 0 ] || { echo "demo: error: it ended early; what the service said:" && cat "$dir/log"; } >&2 2>/dev/null
+    if [ "$rc" != 0 ] && [ -s "$dir/log" ]; then
+        echo "demo: error: it ended early; what the service said:" >&2
+        cat "$dir/log" >&2 || true
+    fi
     rm -rf "$dir"
 }
 trap finish EXIT
