@@ -121,7 +121,7 @@ func (c *Cache) Memory(draft bool) int64 {
 		case e.ready:
 			n = max(n, e.contents.Record.Bytes)
 		default:
-			n = max(n, e.progress.Allocated)
+			n = max(n, min(e.progress.Allocated, e.progress.Total)) // without what the device rounds up
 		}
 	}
 	return n

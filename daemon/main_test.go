@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 			exit(loadMain(os.Args[2:]))
 		case "engine":
 			exit(engineMain(os.Args[2]))
+		case "hasty":
+			exit(hastyMain(os.Args[2]))
 		case "lock":
 			exit(lockMain(os.Args[2]))
 		}
@@ -123,6 +125,20 @@ func engineMain(socket string) error {
 	return in.Err()
 }
 
+// hastyMain sends what it reads and ends without waiting for an answer.
+func hastyMain(socket string) error {
+	b, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write(b)
+	return err // the end of the process closes the connection
+}
+
 // lockMain holds a lock as vLLM's daemon does, until its input ends.
 func lockMain(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -148,21 +164,25 @@ type process struct {
 func startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command("/proc/self/exe", args...), dir: t.TempDir()}
+	if err := p.begin(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.end)
+	return p
+}
+
+func (p *process) begin() error {
 	p.Stderr = os.Stderr
 	in, err := p.StdinPipe()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	out, err := p.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return errors.Join(err, in.Close())
 	}
 	p.in, p.out = in, bufio.NewReader(out)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.end() })
-	return p
+	return p.Start()
 }
 
 // end ends the process, which has its input no more, and waits for that.

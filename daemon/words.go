@@ -26,6 +26,13 @@ type Mismatch struct{ Fields []string }
 
 func (m *Mismatch) Error() string { return fmt.Sprintf("compare keys: %v differ", m.Fields) }
 
+// lasting reports whether asking again is of no use until somebody has acted.
+func lasting(err error) bool {
+	var differs *Mismatch
+	var no *resolve.Refusal
+	return errors.As(err, &differs) || errors.As(err, &no)
+}
+
 // refuse words an error as the protocol wants it: what lasts is a mismatch, at
 // which an engine gives up; what passes is an error, at which it tries again.
 func (s *Server) refuse(err error) []byte {

@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/fingerprint"
+)
+
+// engines of an entry by pid.
+func (i *instance) enginesOf(t *testing.T, k fingerprint.Key) []int {
+	t.Helper()
+	var list []int
+	if e := i.entry(t, k); e != nil {
+		for _, x := range e.Engines {
+			list = append(list, x.PID)
+		}
+	}
+	return list
+}
+
+// An engine is attached from its answer to its end, whatever it says meanwhile;
+// its entry stays and serves the next one.
+func TestAttached(t *testing.T) {
+	t.Parallel()
+	i := start(t, nil)
+	k := key(t, "llama-tp1r0")
+	a, b := startProcess(t, "engine", i.target), startProcess(t, "engine", i.target)
+	for _, p := range []*process{a, b} {
+		p.send(t, getState(t, k))
+		if got := p.line(t); got != "ok" {
+			t.Fatal(got)
+		}
+		p.send(t, recorded(t, "0.33.0-watch"))
+		if got := p.line(t); got != "ok" {
+			t.Fatal(got)
+		}
+	}
+	e := i.entry(t, k)
+	if len(e.Engines) != 2 || e.Engines[0].Comm != "exe" {
+		t.Errorf("attached are %+v", e.Engines)
+	}
+	_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodEvict, Evict: &control.Evict{Key: k.ID()}}, nil)
+	want := &control.Error{
+		Code: control.CodeInUse, Message: fmt.Sprintf("evict entry %.12s: 2 engines may still map it", k.ID()),
+		Hint: "end the engines, or evict with --force: they keep what they have mapped",
+	}
+	if diff := cmp.Diff(error(want), err); diff != "" {
+		t.Errorf("evict -want +got:\n%s", diff)
+	}
+	a.kill()
+	eventually(t, "the first is gone", func() bool { return cmp.Equal(i.enginesOf(t, k), []int{b.Process.Pid}) })
+	b.end()
+	eventually(t, "the second is gone", func() bool { return len(i.enginesOf(t, k)) == 0 })
+	if s := i.status(t); len(s.Entries) != 1 || s.Counts.Loads != 1 {
+		t.Errorf("the entry went with its engine: %+v", s)
+	}
+	eventually(t, "the watches have ended", func() bool { return len(i.slots) == 0 })
+}
+
+// An engine that copies and releases takes nothing from one that is attached, and
+// is given the weights again when it asks again.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	i := start(t, nil)
+	k := key(t, "llama-tp1r0")
+	a, b := startProcess(t, "engine", i.target), startProcess(t, "engine", i.target)
+	say := func(p *process, payload []byte) {
+		t.Helper()
+		p.send(t, payload)
+		if got := p.line(t); got != "ok" {
+			t.Fatal(got)
+		}
+	}
+	release := recorded(t, "0.33.0-release")
+	say(a, getState(t, k))
+	say(b, getState(t, k))
+	for range 2 {
+		say(a, release)
+		if got := i.enginesOf(t, k); !cmp.Equal(got, []int{b.Process.Pid}) {
+			t.Errorf("attached are %v", got)
+		}
+	}
+	say(a, getState(t, k))
+	say(a, release)
+	say(b, release)
+	if e := i.entry(t, k); e != nil {
+		t.Errorf("nobody uses it, and it is there: %+v", e)
+	}
+	say(b, getState(t, k))
+	if c := i.status(t).Counts; c.Loads != 2 || c.Hits != 2 {
+		t.Errorf("counts are %+v", c)
+	}
+	// It releases what it has by this socket's role, and nothing else.
+	say(b, getState(t, key(t, "qwen2-tp1r0")))
+	do(t, sendRelease(t, i.draft))
+	say(b, release)
+	if s := i.status(t); len(s.Entries) != 0 {
+		t.Errorf("left are %d entries", len(s.Entries))
+	}
+}
+
+func sendRelease(t *testing.T, socket string) error {
+	_, err := tryEngine(t.Context(), socket, recorded(t, "0.33.0-release"))
+	return err
+}
+
+// An engine that ends while it waits, before it reads its answer, or right after,
+// leaves nothing: no descriptor, no waiter, no engine at an entry.
+func TestEngineDies(t *testing.T) {
+	g := newGate(t)
+	i := start(t, atGate(g))
+	k := key(t, "llama-tp1r0")
+
+	waiting := startProcess(t, "engine", i.target)
+	waiting.send(t, getState(t, k))
+	open := g.arrived(t)
+	eventually(t, "it waits", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 1 })
+	waiting.kill()
+	eventually(t, "nobody waits", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 0 })
+	open()
+	eventually(t, "the load is done for the next one", func() bool { e := i.entry(t, k); return e != nil && e.State == "ready" })
+	if got := i.enginesOf(t, k); len(got) != 0 {
+		t.Errorf("attached are %v", got)
+	}
+	eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	runtime.GC()
+	before := descriptors(t)
+
+	for n := range 40 {
+		// The request is sent, and the process ends at once: on its way it may be
+		// refused, attached, or gone before it can be.
+		cmd := exec.Command("/proc/self/exe", "hasty", i.target)
+		cmd.Stdin = strings.NewReader(string(frame(getState(t, k))))
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
+	eventually(t, "no descriptor is left", func() bool { return cmp.Equal(before, descriptors(t)) })
+
+	for _, hold := range []bool{false, true} { // attached, and killed
+		p := startProcess(t, "engine", i.target)
+		p.send(t, getState(t, k))
+		if got := p.line(t); got != "ok" {
+			t.Fatal(got)
+		}
+		if hold {
+			p.send(t, recorded(t, "0.33.0-watch"))
+			p.line(t)
+		}
+		p.kill()
+	}
+	eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
+	eventually(t, "no descriptor is left", func() bool { return cmp.Equal(before, descriptors(t)) })
+}
+
+// What is evicted by force is not served any more. Who has mapped it keeps it.
+func TestForcedEviction(t *testing.T) {
+	t.Parallel()
+	i := start(t, nil)
+	k := key(t, "llama-tp1r0")
+	r := engineAsk(t, i.target, getState(t, k))
+	f, err := os.Open(r.Entries[0].Path) // as an engine maps it
+	do(t, err)
+	defer func() { _ = f.Close() }()
+	reply, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodEvict, Evict: &control.Evict{Force: true}}, nil)
+	do(t, err)
+	if diff := cmp.Diff([]string{k.ID()}, reply.Evicted); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if n, err := io.Copy(io.Discard, f); err != nil || n < 207520 {
+		t.Errorf("read %d bytes of what was mapped: %v", n, err)
+	}
+	again := engineAsk(t, i.target, getState(t, k))
+	if again.Entries[0].Path == r.Entries[0].Path {
+		t.Errorf("the path %s has come to mean other memory", r.Entries[0].Path)
+	}
+}
+
+// One in another pid namespace would open another process's files under this
+// process's number.
+func TestOtherNamespace(t *testing.T) {
+	t.Parallel()
+	i := start(t, nil)
+	p := &process{Cmd: exec.Command("/proc/self/exe", "engine", i.target), dir: t.TempDir()}
+	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if err := p.begin(); err != nil {
+		t.Skipf("no new pid namespace can be made here: %v", err)
+	}
+	defer p.end()
+	p.send(t, getState(t, key(t, "llama-tp1r0")))
+	if got := p.line(t); !strings.HasPrefix(got, "mismatch  [the engine is in another pid namespace") {
+		t.Error(got)
+	}
+	p.send(t, recorded(t, "0.33.0-get_memory"))
+	if got := p.line(t); got != "ok" {
+		t.Error(got)
+	}
+}
