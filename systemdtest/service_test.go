@@ -254,3 +254,32 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("exit %d\n%s", exit, out)
 	}
 }
+
+// systemd-analyze has nothing to say of the installed units, in any form of
+// instance. An unknown key would be a line and no error, so any word is one.
+func TestVerify(t *testing.T) {
+	args := []string{"--user", "--man=no", "verify"}
+	for _, name := range []string{"wcache@%s.socket", "wcache-draft@%s.socket", "wcache@%s.service"} {
+		for _, instance := range []string{"host", "0", "GPU-00000000-0000-0000-0000-000000000000"} {
+			args = append(args, fmt.Sprintf(name, instance))
+		}
+	}
+	out, err := exec.Command("systemd-analyze", args...).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// A store that is too small is said before a load starts, with the numbers.
+func TestStoreFull(t *testing.T) {
+	begin(t, "")
+	dropIn(t, "[Service]\nFileDescriptorStoreMax=1\nEnvironment=WCACHE_FDSTORE=1\n")
+	reply := ask(t, socket(), recorded(t, llama))
+	want := "make room: keep descriptors: 2 are needed and FileDescriptorStoreMax=1: raise it in a drop-in (systemctl --user edit wcache@.service)"
+	if reply.Status != protocol.StatusError || !strings.Contains(reply.Message, want) {
+		t.Errorf("got %s %q\nwant %q", reply.Status, reply.Message, want)
+	}
+	if s := status(t); len(s.Entries) != 0 || s.Counts.Loads != 0 {
+		t.Errorf("loaded all the same: %+v", s)
+	}
+}
