@@ -68,13 +68,13 @@ func engine(socket string, files []string) error {
 		defer conn.Close()
 		switch {
 		case reply.Status == protocol.StatusError:
-			fmt.Println("error:", reply.Message)
+			fmt.Fprintln(os.Stdout, "error:", reply.Message)
 		case reply.Status == protocol.StatusMismatch:
-			fmt.Println("mismatch:", strings.Join(reply.Fields, "; "))
+			fmt.Fprintln(os.Stdout, "mismatch:", strings.Join(reply.Fields, "; "))
 		case reply.HasMemory:
-			fmt.Println("ok,", reply.MemoryBytes, "bytes")
+			fmt.Fprintln(os.Stdout, "ok,", reply.MemoryBytes, "bytes")
 		default:
-			fmt.Println("ok,", len(reply.Entries), "entries")
+			fmt.Fprintln(os.Stdout, "ok,", len(reply.Entries), "entries")
 		}
 	}
 	return nil

@@ -8,6 +8,8 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 )
@@ -136,4 +139,33 @@ func until(ts *testscript.TestScript, what string, ok func() bool) {
 // signal SIGNAL SOCKET sends a signal to who listens on a socket.
 func signalCommand(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(sendSignal(args[0], args[1]))
+}
+
+// sendSignal finds the process by the credentials of its socket, which are those
+// of who called listen.
+func sendSignal(name, socket string) error {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(n uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(n), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if credErr != nil {
+		return credErr
+	}
+	number := unix.SignalNum(name)
+	if number == 0 {
+		return fmt.Errorf("no signal %q", name)
+	}
+	return unix.Kill(int(cred.Pid), number)
 }

@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -42,35 +41,6 @@ func execve(path string, args, env []string, keep *os.File) error {
 	err := syscall.Exec(path, args, env)
 	_ = keep.Close()
 	return err
-}
-
-// sendSignal finds the process by the credentials of its socket, which are those
-// of who called listen.
-func sendSignal(name, socket string) error {
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	raw, err := c.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(n uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(n), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return credErr
-	}
-	number := unix.SignalNum(name)
-	if number == 0 {
-		return fmt.Errorf("no signal %q", name)
-	}
-	return unix.Kill(int(cred.Pid), number)
 }
 
 // terminalPair is a pseudo-terminal: what is written to the second end is read
