@@ -96,6 +96,29 @@ func refused(t *testing.T, err error, call string) {
 	}
 }
 
+// A buffer that lacks a writer's bytes is never a segment.
+func TestNoSealAfterFailure(t *testing.T) {
+	library, uuid := build(t), newGPU(t, 0)
+	for _, call := range []string{"cuMemHostAlloc", "cuMemcpyHtoDAsync_v2", "cuEventSynchronize", "cuStreamSynchronize"} {
+		t.Setenv("FAKE_CUDA_FAIL", call+":1:700")
+		d := open(t, library, uuid)
+		b, err := d.Alloc(8 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := write(b); err == nil {
+			t.Errorf("%s: no error of the writer", call)
+		}
+		if s, err := b.Seal(); err == nil {
+			_ = s.FD.Close()
+			t.Errorf("%s: the buffer is sealed", call)
+		}
+		if err := errors.Join(b.Close(), d.Close()); err != nil {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
+
 // unused checks that nobody has memory of a GPU, and that it is as good as new.
 func unused(t *testing.T, library, uuid string) {
 	t.Helper()

@@ -4,6 +4,7 @@
 package cuda_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -56,6 +57,42 @@ func TestReal(t *testing.T) {
 	devicetest.Run(t,
 		func() (device.Device, error) { return cuda.Open(d.UUID(), cuda.Options{}) },
 		func(t *testing.T, s device.Segment) []byte { return read(t, d, s) })
+}
+
+// What another process reads of a descriptor whose maker has let the GPU go.
+func TestRealOtherProcess(t *testing.T) {
+	d := openReal(t, cuda.Options{})
+	b, err := d.Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte("weights!"), int(b.Bytes())/8)
+	w, err := b.Writer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := w.Block(0, len(want))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(mem, want)
+	if err := errors.Join(w.Commit(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	file := os.NewFile(uintptr(s.FD.Disown()), "segment")
+	defer file.Close()
+	cmd := child(t, "consumer", "", d.UUID(), fmt.Sprintf("CUDA_TEST_BYTES=%d", s.Bytes))
+	cmd.ExtraFiles, cmd.Stderr = []*os.File{file}, os.Stderr
+	if got, err := cmd.Output(); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("consumer read %d bytes, equal %v, %v", len(got), bytes.Equal(got, want), err)
+	}
 }
 
 // TestRealTimes says what each step around a copy costs.
