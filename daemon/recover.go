@@ -41,14 +41,7 @@ func (s *Server) Recover(kept []Kept) {
 		s.log.Error("manifest is not used", "err", err)
 		m = new(manifest.Manifest)
 	}
-	shelf := make(map[string]*fd.FD)
-	for _, k := range kept {
-		if shelf[k.Name] != nil { // only a name that isn't ours comes twice
-			s.drop(k.Name, k.FD, "another descriptor has this name")
-			continue
-		}
-		shelf[k.Name] = k.FD
-	}
+	shelf := s.shelve(kept)
 	n := 0
 	for _, e := range m.Entries {
 		if err := s.recoverEntry(e, shelf); err != nil {
@@ -58,7 +51,8 @@ func (s *Server) Recover(kept []Kept) {
 		n++
 	}
 	for name, f := range shelf {
-		if strings.HasPrefix(name, watchPrefix) && s.recoverWatch(name, f) {
+		if strings.HasPrefix(name, watchPrefix) {
+			s.recoverWatch(name, f)
 			continue
 		}
 		s.drop(name, f, "nothing in the manifest or among the connections goes with it")
@@ -66,6 +60,24 @@ func (s *Server) Recover(kept []Kept) {
 	if len(kept) > 0 || len(m.Entries) > 0 {
 		s.log.Info("recovered", "entries", n, "of", len(m.Entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
 	}
+}
+
+// shelve sorts descriptors by name. Of those that have one name in common none is
+// used: one could be of an earlier load, with other weights than the files have now.
+func (s *Server) shelve(kept []Kept) map[string]*fd.FD {
+	count := make(map[string]int)
+	for _, k := range kept {
+		count[k.Name]++
+	}
+	shelf := make(map[string]*fd.FD)
+	for _, k := range kept {
+		if count[k.Name] > 1 {
+			s.drop(k.Name, k.FD, "another descriptor has this name")
+			continue
+		}
+		shelf[k.Name] = k.FD
+	}
+	return shelf
 }
 
 // recoverEntry takes the descriptors of an entry off the shelf and has the cache
@@ -91,25 +103,39 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 	if err != nil {
 		for i, f := range append([]*fd.FD{c.TableFD}, fds(c.Segments)...) {
 			if f != nil {
-				name := e.Table
-				if i > 0 {
-					name = e.Segments[i-1].Name
-				}
-				s.drop(name, f, "its entry is dropped")
+				s.drop(names(e)[i], f, "its entry is dropped")
 			}
 		}
 		return err
 	}
 	c.Record.Engines = s.alive(e.Engines)
 	if err := s.cache.Adopt(e.Key, c); err != nil {
+		for _, name := range names(e) {
+			s.forget(name)
+		}
 		return err
 	}
 	for _, x := range c.Record.Engines {
-		if err := s.engines.watch(x.PID); err != nil {
+		// A pid can have come to mean another process since alive looked, but not
+		// any more once it is watched.
+		err := s.engines.watch(x.PID)
+		if err == nil && len(s.alive([]manifest.Engine{x})) == 0 {
+			err = errors.New("it is another process")
+		}
+		if err != nil {
 			s.cache.Detach(x.PID)
 		}
 	}
 	return nil
+}
+
+// names are those of an entry's descriptors: of its table, then of its segments.
+func names(e manifest.Entry) []string {
+	list := []string{e.Table}
+	for _, seg := range e.Segments {
+		list = append(list, seg.Name)
+	}
+	return list
 }
 
 // check compares an entry's descriptors with its record.
@@ -152,31 +178,52 @@ func (s *Server) alive(list []manifest.Engine) []manifest.Engine {
 
 // recoverWatch goes on with an engine's watch, unless the descriptor is no
 // connection of this user's.
-func (s *Server) recoverWatch(name string, f *fd.FD) bool {
-	file := os.NewFile(uintptr(f.Int()), name)
-	c, err := net.FileConn(file)
-	f.Disown()
-	err = errors.Join(err, file.Close())
-	conn, ok := c.(*net.UnixConn)
-	var p peer
-	if err == nil && ok {
-		p, err = peerOf(conn)
+func (s *Server) recoverWatch(name string, f *fd.FD) {
+	conn, err := watched(f)
+	if err != nil {
+		s.drop(name, f, err.Error())
+		return
 	}
-	if err != nil || !ok || p.uid != os.Getuid() {
-		if c != nil {
-			_ = c.Close()
-		}
-		s.log.Warn("watch is dropped", "name", name, "err", err)
+	_ = f.Close() // conn has a descriptor of its own
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		s.log.Warn("watch is dropped", "name", name, "reason", "too many connections")
+		_ = conn.Close()
 		s.forget(name)
-		return true
+		return
 	}
-	s.slots <- struct{}{}
 	s.conns.Go(func() {
 		s.untilEnd(s.ctx, conn, name)
 		_ = conn.Close()
 		<-s.slots
 	})
-	return true
+}
+
+// watched makes a connection of a descriptor, which stays the caller's.
+func watched(f *fd.FD) (*net.UnixConn, error) {
+	dup, err := f.Dup()
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(dup.Disown()), "watch")
+	c, err := net.FileConn(file)
+	err = errors.Join(err, file.Close())
+	if err != nil {
+		return nil, fmt.Errorf("it is no connection: %w", err)
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("it is no connection of an engine"), c.Close())
+	}
+	p, err := peerOf(conn)
+	if err == nil && p.uid != os.Getuid() {
+		err = fmt.Errorf("it is a connection of uid %d", p.uid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 func (s *Server) drop(name string, f *fd.FD, reason string) {

@@ -1,0 +1,376 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/protocol"
+)
+
+// fdStore keeps duplicates by name as the service manager does: it hands them to
+// each process anew, keeps them meanwhile, and has nothing against a name that
+// comes twice.
+type fdStore struct {
+	mu   sync.Mutex
+	held []Kept
+}
+
+func newFDStore(t *testing.T) *fdStore {
+	s := new(fdStore)
+	t.Cleanup(func() {
+		for _, k := range s.held {
+			_ = k.FD.Close()
+		}
+	})
+	return s
+}
+
+func (s *fdStore) Room(int) error { return nil }
+
+func (s *fdStore) Put(name string, f *fd.FD) error {
+	dup, err := f.Dup()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = append(s.held, Kept{name, dup})
+	return nil
+}
+
+func (s *fdStore) Remove(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = slices.DeleteFunc(s.held, func(k Kept) bool {
+		if k.Name != name {
+			return false
+		}
+		_ = k.FD.Close()
+		return true
+	})
+	return nil
+}
+
+// pass gives what a new process is started with.
+func (s *fdStore) pass(t *testing.T) []Kept {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []Kept
+	for _, k := range s.held {
+		dup, err := k.FD.Dup()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, Kept{k.Name, dup})
+	}
+	return list
+}
+
+// names are those in the store, sorted, without what is of no interest in them.
+func (s *fdStore) names() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for _, k := range s.held {
+		list = append(list, k.Name[:2])
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// startStored is start with a store.
+func startStored(t *testing.T, store *fdStore) *instance {
+	return start(t, func(s *setup) { s.Store = store })
+}
+
+// restart runs the next process of an instance that has ended, on its paths.
+func restart(t *testing.T, old *instance, store *fdStore) *instance {
+	t.Helper()
+	i := &instance{dir: old.dir, log: new(logs), config: old.config, target: old.target, draft: old.draft, control: old.control}
+	o := old.o
+	o.Store, o.CheckSegment = store, host.Check
+	o.Log = slog.New(slog.NewTextHandler(i.log, nil))
+	o.Configure = func() (config.Config, error) { return i.config, nil }
+	i.Server = New(o)
+	i.Recover(store.pass(t))
+	var listeners []Listener
+	var locks []*os.File
+	for _, l := range []struct {
+		path string
+		role Role
+	}{{i.target, Target}, {i.draft, Draft}, {i.control, Control}} {
+		u, lock, err := Listen(l.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners, locks = append(listeners, Listener{u, l.role}), append(locks, lock)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- i.Serve(ctx, listeners) }()
+	i.stop = sync.OnceValue(func() error {
+		cancel()
+		err := <-ended
+		for _, l := range locks {
+			err = errors.Join(err, l.Close())
+		}
+		return err
+	})
+	t.Cleanup(func() {
+		do(t, i.stop())
+		if t.Failed() {
+			t.Logf("log after the restart:\n%s", i.log)
+		}
+	})
+	return i
+}
+
+// elsewhere is an instance that has ended, with a folder of its own.
+func (i *instance) elsewhere(t *testing.T) *instance {
+	dir := private(t)
+	o := i.o
+	o.Manifest, o.IndexPath = filepath.Join(dir, "manifest.toml"), filepath.Join(dir, "index.json")
+	return &instance{
+		Server: &Server{o: o}, dir: dir, config: i.config,
+		target: filepath.Join(dir, "t.sock"), draft: filepath.Join(dir, "d.sock"), control: filepath.Join(dir, "t.control"),
+	}
+}
+
+// sums are the tensors' data by name, as an engine would map it.
+func sums(t *testing.T, r *protocol.Reply) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	for _, e := range r.Entries {
+		b, err := os.ReadFile(e.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[e.Name] = fmt.Sprintf("%x at %d of %v %v", sha256.Sum256(b), e.Offset, e.Shape, e.Stride)
+	}
+	return out
+}
+
+// S1: the next process serves what the last one held, to the same engines, and
+// their watches go on as if nothing had been.
+func TestRecover(t *testing.T) {
+	store := newFDStore(t)
+	first := startStored(t, store)
+	llama, qwen2 := recorded(t, "0.33.0-get_state-llama-tp1r0"), recorded(t, "0.33.0-get_state-qwen2-tp1r0")
+	before := sums(t, engineAsk(t, first.target, llama))
+	stays, goes := startProcess(t, "engine", first.target), startProcess(t, "engine", first.target)
+	for _, p := range []*process{stays, goes} {
+		p.send(t, qwen2)
+		if got := p.line(t); got != "ok" {
+			t.Fatal(got)
+		}
+	}
+	watch := send(t, first.target, nil)
+	do(t, protocol.WriteFrame(watch, recorded(t, "0.33.0-watch")))
+	wantAnswer(t, receive(t, watch), "ok")
+	eventually(t, "the watch is in the store", func() bool { return store.names() == "s- s- t- t- w-" })
+	do(t, first.stop())
+	goes.kill() // while nobody looks
+
+	second := restart(t, first, store)
+	status := second.status(t)
+	var attached []int
+	for _, e := range status.Entries {
+		if e.State != "ready" {
+			t.Errorf("%s is %s", e.Model, e.State)
+		}
+		if filepath.Base(e.Model) == "qwen2" {
+			for _, x := range e.Engines {
+				attached = append(attached, x.PID)
+			}
+		}
+	}
+	if want := []int{stays.Process.Pid}; len(status.Entries) != 2 || !slices.Equal(attached, want) {
+		t.Errorf("%d entries, attached to qwen2 %v, want 2 and %v", len(status.Entries), attached, want)
+	}
+	after := sums(t, engineAsk(t, second.target, llama))
+	for name, sum := range before {
+		if after[name] != sum {
+			t.Errorf("%s was %s, is %s", name, sum, after[name])
+		}
+	}
+	if c := second.status(t).Counts; c.Loads != 0 || c.Hits != 1 {
+		t.Errorf("counts %+v: it was not served from memory", c)
+	}
+
+	// The watch neither ended with the first process nor does with the second.
+	do(t, second.stop())
+	third := restart(t, second, store)
+	quiet(t, watch)
+	do(t, watch.Close())
+	eventually(t, "the watch has left the store", func() bool { return store.names() == "s- s- t- t-" })
+
+	// The engine is waited for as by the process that it asked.
+	stays.kill()
+	eventually(t, "the engine is let go", func() bool {
+		for _, e := range third.status(t).Entries {
+			if filepath.Base(e.Model) == "qwen2" {
+				return len(e.Engines) == 0
+			}
+		}
+		return false
+	})
+}
+
+// quiet checks that a connection is open and says nothing.
+func quiet(t *testing.T, c net.Conn) {
+	t.Helper()
+	do(t, c.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err := c.Read(make([]byte, 1))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection has ended: %v", err)
+	}
+	do(t, c.SetReadDeadline(time.Time{}))
+}
+
+// What isn't exactly what the manifest says is dropped, out of the store too, and
+// loaded again when somebody asks.
+func TestRecoverDrops(t *testing.T) {
+	memory := func(t *testing.T, bytes int, seal bool) *fd.FD {
+		f, err := fd.Memory("wcache-other")
+		do(t, err, unix.Ftruncate(f.Int(), int64(bytes)))
+		if seal {
+			do(t, f.Seal())
+		}
+		return f
+	}
+	replace := func(t *testing.T, s *fdStore, prefix string, f *fd.FD) {
+		for i, k := range s.held {
+			if strings.HasPrefix(k.Name, prefix) {
+				do(t, k.FD.Close())
+				s.held[i].FD = f
+			}
+		}
+	}
+	pipe := func(t *testing.T) *fd.FD {
+		var p [2]int
+		do(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+		do(t, unix.Close(p[0]))
+		f, err := fd.New(p[1])
+		do(t, err)
+		return f
+	}
+	tests := []struct {
+		name   string
+		change func(t *testing.T, s *fdStore, e *manifest.Entry)
+		want   string // in the log
+		left   string // in the store
+	}{
+		{"no table", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Table)) },
+			"its descriptors are gone", ""},
+		{"no segment", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Segments[0].Name)) },
+			"its descriptors are gone", ""},
+		{"neither", func(t *testing.T, s *fdStore, e *manifest.Entry) {
+			do(t, s.Remove(e.Table), s.Remove(e.Segments[0].Name))
+		}, "its descriptors are gone: the service was stopped, or the machine was started again", ""},
+		{"segment of another size", func(t *testing.T, s *fdStore, e *manifest.Entry) {
+			replace(t, s, "s-", memory(t, 4096, true))
+		}, "segment 0: check segment: 4096 bytes", ""},
+		{"segment that isn't sealed", func(t *testing.T, s *fdStore, e *manifest.Entry) {
+			replace(t, s, "s-", memory(t, int(e.Segments[0].Bytes), false))
+		}, "segment 0: check segment: ", ""},
+		{"segment that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "s-", pipe(t)) },
+			"segment 0: check segment: it is no memory file", ""},
+		{"table that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "t-", pipe(t)) },
+			"read memory file: it is none", ""},
+		{"table that is none", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
+			replace(t, s, "t-", memory(t, 100, true))
+		}, "entry is dropped", ""},
+		{"table of another", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Tensors++ },
+			"its table is another one's", ""},
+		{"segment of another entry", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Segments[0].Bytes += 4096 },
+			"segment 0 has 212992 bytes in the table and 217088 in the manifest", ""},
+		{"another device", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Device = "GPU-1" },
+			`it was made for the device \"GPU-1\"`, ""},
+		{"a name that comes twice", func(t *testing.T, s *fdStore, e *manifest.Entry) {
+			f := memory(t, int(e.Segments[0].Bytes), true)
+			do(t, s.Put(e.Segments[0].Name, f), f.Close())
+		}, "another descriptor has this name", ""},
+		{"a name of nobody", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
+			f := memory(t, 1, true)
+			do(t, s.Put("x-1", f), f.Close())
+		}, "name=x-1 reason=\"nothing in the manifest", "s- t-"},
+		{"a watch that is no connection", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
+			f := memory(t, 1, true)
+			do(t, s.Put("w-1", f), f.Close())
+		}, "name=w-1 reason=\"it is no connection", "s- t-"},
+		{"a watch that is another socket", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
+			n, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			do(t, err)
+			f, err := fd.New(n)
+			do(t, err, s.Put("w-1", f), f.Close())
+		}, "name=w-1 reason=\"it is no connection of an engine", "s- t-"},
+		{"a watch whose engine has ended", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
+			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			do(t, err, unix.Close(p[1]))
+			f, err := fd.New(p[0])
+			do(t, err, s.Put("w-1", f), f.Close())
+		}, "recovered", "s- t-"},
+		{"an engine of the same pid", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Engines[0].Start++ },
+			"recovered entries=1", "s- t-"},
+		{"no manifest", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.ID = "" },
+			"nothing in the manifest", ""},
+		{"a broken manifest", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Table = "" },
+			"manifest is not used", ""},
+	}
+	request := recorded(t, "0.33.0-get_state-llama-tp1r0")
+	left := newFDStore(t)
+	first := startStored(t, left)
+	wantAnswer(t, engineAsk(t, first.target, request), "ok")
+	do(t, first.stop())
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			store := newFDStore(t)
+			store.held = left.pass(t)
+			m, err := manifest.Load(first.o.Manifest)
+			do(t, err)
+			first := first.elsewhere(t)
+			if tt.change(t, store, &m.Entries[0]); m.Entries[0].ID == "" {
+				m.Entries = nil
+			}
+			do(t, m.Save(first.o.Manifest))
+
+			second := restart(t, first, store)
+			eventually(t, "the store has "+tt.left, func() bool { return store.names() == tt.left })
+			if log := second.log.String(); !strings.Contains(log, tt.want) {
+				t.Errorf("log without %q:\n%s", tt.want, log)
+			}
+			status := second.status(t)
+			if got := len(status.Entries) > 0; got != (tt.left != "") {
+				t.Errorf("%d entries", len(status.Entries))
+			}
+			if strings.HasPrefix(tt.name, "an engine") && len(status.Entries[0].Engines) > 0 {
+				t.Errorf("attached: %v", status.Entries[0].Engines)
+			}
+			wantAnswer(t, engineAsk(t, second.target, request), "ok")
+			if got := store.names(); got != "s- t-" {
+				t.Errorf("the store has %s", got)
+			}
+		})
+	}
+}
