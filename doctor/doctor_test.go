@@ -139,7 +139,7 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, Result{Fail, "socket", "SOCKET has mode 0666 and lets others in", "systemctl --user restart wcache@0.socket"}},
-		{"no socket", func(t *testing.T, m *Machine, _ answers, _ map[string]string) { m.Socket += "x" },
+		{"no socket", func(_ *testing.T, m *Machine, _ answers, _ map[string]string) { m.Socket += "x" },
 			Result{Fail, "socket", "SOCKETx isn't there", "systemctl --user enable --now wcache@0.socket"}},
 		{"lingering", func(_ *testing.T, m *Machine, _ answers, _ map[string]string) { m.User = "eve" },
 			Result{Warn, "lingering", "off: the weights go at your last logout", "loginctl enable-linger"}},
