@@ -288,7 +288,7 @@ func TestRecoverDrops(t *testing.T) {
 		{"neither", func(t *testing.T, s *fdStore, e *manifest.Entry) {
 			do(t, s.Remove(e.Table), s.Remove(e.Segments[0].Name))
 		}, "its descriptors are gone: the service was stopped, or the machine was started again", ""},
-		{"segment of another size", func(t *testing.T, s *fdStore, e *manifest.Entry) {
+		{"segment of another size", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			replace(t, s, "s-", memory(t, 4096, true))
 		}, "segment 0: check segment: 4096 bytes", ""},
 		{"segment that isn't sealed", func(t *testing.T, s *fdStore, e *manifest.Entry) {
