@@ -1,7 +1,7 @@
-//go:build testscript
-
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
+
+//go:build testscript
 
 package main
 
