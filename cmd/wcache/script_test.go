@@ -39,6 +39,7 @@ func TestScript(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			bin := filepath.Join(e.WorkDir, "bin")
 			e.Setenv("PATH", bin+":"+e.Getenv("PATH"))
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command
 			e.Setenv("XDG_RUNTIME_DIR", filepath.Join(e.WorkDir, "run"))
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
