@@ -17,10 +17,6 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// reserveStep is how many bytes are reserved by one fallocate(2): a signal that
-// interrupts the call, such as those of Go's scheduler, undoes the whole call.
-const reserveStep = 64 << 20
-
 // maxBlock is some limit, for one has to be named: the mapping has none.
 const maxBlock = 1 << 30
 
@@ -85,29 +81,6 @@ func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
 		return nil, fmt.Errorf("allocate %d bytes of host memory: %w", bytes, err)
 	}
 	return &buffer{f: f, mem: mem}, nil
-}
-
-// reserve gives a memory file its size and its pages, and maps it.
-func reserve(f *fd.FD, bytes int64) ([]byte, error) {
-	if err := unix.Ftruncate(f.Int(), bytes); err != nil {
-		return nil, err
-	}
-	mem, err := unix.Mmap(f.Int(), 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, err
-	}
-	for off := int64(0); off < bytes; {
-		err := unix.Fallocate(f.Int(), 0, off, min(reserveStep, bytes-off))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			_ = unix.Munmap(mem)
-			return nil, err
-		}
-		off += reserveStep
-	}
-	return mem, nil
 }
 
 var errSpent = errors.New("the buffer is sealed or closed")
