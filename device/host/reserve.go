@@ -4,6 +4,7 @@
 package host
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -30,10 +31,11 @@ func reserve(f *fd.FD, bytes int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch err = populate(mem); err {
-	case unix.EINVAL: // Linux before 5.14
+	err = populate(mem)
+	switch {
+	case errors.Is(err, unix.EINVAL): // Linux before 5.14
 		err = allocate(f, bytes)
-	case unix.EFAULT: // where a write would get a SIGBUS: the file can't grow
+	case errors.Is(err, unix.EFAULT): // where a write would get a SIGBUS: the file can't grow
 		err = unix.ENOSPC
 	}
 	if err != nil {
