@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Names that vLLM gives a meaning to. The indexes are SAFE_WEIGHTS_INDEX_NAME of
@@ -142,7 +143,7 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp) ([]s
 }
 
 func readShardIndex(path string) ([]string, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
 	if err != nil {
 		return nil, fmt.Errorf("open index: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // NotFound is the error for a model that isn't on this machine, or isn't named so
@@ -176,7 +177,7 @@ func Snapshot(cache, id, revision string) (dir string, tried []string, err error
 }
 
 func readRef(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
 	if err != nil {
 		return "", err
 	}

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Config is one model's configuration. It is not changed once made, and safe
@@ -128,7 +129,7 @@ func mistralFormat(dir string) (bool, error) {
 // readFile reads a file of at most MaxSize bytes; a longer one is cut after one
 // byte too many, which decode then refuses.
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
 	}
