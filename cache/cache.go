@@ -58,8 +58,9 @@ type Options struct {
 	Load   Load
 	Budget int64            // bytes that entries may hold together, 0: no limit
 	Now    func() time.Time // nil: time.Now
-	// Fresh reports why an entry's files aren't what was loaded, nil if they are.
-	// It is asked before an entry is served. Nil: they always are.
+	// Fresh reports why an entry isn't what its key means any more, such as files
+	// that have changed; nil if it is. It is asked before an entry is served, with
+	// no lock held. Nil: it always is.
 	Fresh func(manifest.Entry) error
 	// Changed is called after entries or their engines came or went, with no lock
 	// held. Records tells what there is. Nil: nobody wants to know.
@@ -138,21 +139,40 @@ func (c *Cache) SetBudget(bytes int64) {
 	c.budget = bytes
 }
 
+// SetPinned says anew which directories are pinned.
+func (c *Cache) SetPinned(pinned func(dir string) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
+		if e.ready {
+			e.contents.Record.Pinned = pinned(e.contents.Record.Dir)
+		}
+	}
+}
+
 // Get gives the entry of a key, which is loaded if it isn't there; it waits for
 // a load that is under way. ctx ends the wait, not the load. The caller has to
 // release the hold, and until then the entry's descriptors stay open.
 func (c *Cache) Get(ctx context.Context, key fingerprint.Key) (*Hold, error) {
-	e, hold, err := c.find(key)
-	if err != nil || hold != nil {
-		return hold, err
+	for {
+		e, hold, err := c.find(key)
+		if err != nil {
+			return nil, err
+		}
+		if hold == nil {
+			select {
+			case <-e.done:
+			case <-ctx.Done():
+				c.unwait(e)
+				return nil, fmt.Errorf("wait for load: %w", ctx.Err())
+			}
+			return c.arrive(e)
+		}
+		if c.isFresh(hold) {
+			return hold, nil
+		}
+		hold.Release()
 	}
-	select {
-	case <-e.done:
-	case <-ctx.Done():
-		c.unwait(e)
-		return nil, fmt.Errorf("wait for load: %w", ctx.Err())
-	}
-	return c.arrive(e)
 }
 
 // find looks a key up and starts a load if there is nothing. It gives a hold on
@@ -167,14 +187,7 @@ func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
 	id := key.ID()
 	e := c.entries[id]
 	if e != nil && e.ready {
-		stale := c.fresh(e.contents.Record)
-		if stale == nil {
-			c.stats.Hits++
-			e.used = c.now()
-			return e, e.hold(c, true), nil
-		}
-		c.retire(e, stale.Error())
-		e = nil
+		return e, e.hold(c, true), nil
 	}
 	if e == nil {
 		e = &Entry{key: key, id: id, done: make(chan struct{}), started: c.now(), engines: make(map[int]Engine)}
@@ -183,6 +196,27 @@ func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
 	}
 	e.waiting++
 	return e, nil, nil
+}
+
+// isFresh asks whether what is held may still be served, and retires it if not. A
+// file system that doesn't answer keeps this request waiting and no other.
+func (c *Cache) isFresh(h *Hold) bool {
+	e := h.entry
+	c.mu.Lock()
+	record := e.contents.Record
+	c.mu.Unlock()
+	stale := c.fresh(record)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if stale != nil {
+		if c.entries[e.id] == e { // not yet by another request
+			c.retire(e, stale.Error())
+		}
+		return false
+	}
+	c.stats.Hits++
+	e.used = c.now()
+	return true
 }
 
 // arrive turns a wait that is over into a hold.

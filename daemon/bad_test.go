@@ -34,6 +34,7 @@ func pickled(t *testing.T, v any) []byte {
 // A message that isn't one is answered with what is wrong with it, while others
 // are served.
 func TestBadMessages(t *testing.T) {
+	t.Parallel()
 	i := start(t, nil)
 	dict := func(key string, v any) []byte {
 		return frame(pickled(t, &pickle.Dict{Items: []pickle.Item{{Key: "cmd", Value: "get_state"}, {Key: key, Value: v}}}))
@@ -80,6 +81,7 @@ func TestBadMessages(t *testing.T) {
 // Clients that say nothing, and those that say it byte by byte, keep nobody
 // waiting, and are sent away in the time for the whole message.
 func TestSlowClients(t *testing.T) {
+	t.Parallel()
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(700 * time.Millisecond) })
 	slow := make(chan error)
 	message := frame(recorded(t, "0.33.0-get_state-llama-tp1r0"))
@@ -114,6 +116,7 @@ func TestSlowClients(t *testing.T) {
 
 // The same for control clients.
 func TestBadControl(t *testing.T) {
+	t.Parallel()
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(200 * time.Millisecond) })
 	tests := []struct{ send, want string }{
 		{"{\"method\":\"dance\"}\n", `{"final":true,"error":{"code":"usage","message":"unknown request \"dance\"","hint":"wcache version shows whether client and daemon are of one version"}}` + "\n"},
@@ -134,6 +137,7 @@ func TestBadControl(t *testing.T) {
 
 // A name, a path and a hash that lead nowhere are final, and say where was looked.
 func TestUnknownModels(t *testing.T) {
+	t.Parallel()
 	home := private(t)
 	llama, err := filepath.Abs(filepath.Join(checkpoints, "llama"))
 	if err != nil {

@@ -27,6 +27,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // have asked exactly this. What is handed out is also read by the real client, in
 // enginetest.
 func TestRecordedRequests(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs(checkpoints)
 	if err != nil {
 		t.Fatal(err)

@@ -161,6 +161,7 @@ func TestListenTwice(t *testing.T) {
 
 // A lock that upstream's daemon holds is respected, and its holder is named.
 func TestListenForeignLock(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(private(t), "s.sock")
 	p := startProcess(t, "lock", path+".lock")
 	p.line(t)

@@ -54,7 +54,8 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	limit := time.Duration(c.LoadTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 	defer cancel()
-	target, err := resolve.Resolve(ctx, resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU}, key)
+	found := s.candidates(c, key)
+	target, err := resolve.Resolve(ctx, s.resolving(c), key)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +76,7 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 		return nil, err
 	}
 	took := time.Since(begin)
+	s.decide(key, found)
 	s.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "loader", target.Loader, "why", target.Reason,
 		"bytes", bytes, "seconds", took.Seconds())
 	return &cache.Contents{
@@ -137,22 +139,4 @@ func (s *Server) allowed(c config.Config, key fingerprint.Key, target *resolve.T
 		}
 	}
 	return nil
-}
-
-// record notes the files of a target's directory, as they were when it was read.
-func record(r weights.Record) []manifest.File {
-	var files []manifest.File
-	for _, f := range r.Files {
-		files = append(files, manifest.File{Name: f.Name, Size: f.Size, MTime: time.Unix(0, f.MTime).UTC(), Inode: f.Inode, Used: f.Used})
-	}
-	return files
-}
-
-// fresh reports why the files of an entry are not what was loaded.
-func fresh(e manifest.Entry) error {
-	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
-	for _, f := range e.Files {
-		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Size: f.Size, MTime: f.MTime.UnixNano(), Inode: f.Inode, Used: f.Used})
-	}
-	return r.Stale()
 }

@@ -55,20 +55,33 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// loadMain is the loader child. With a FIFO as an argument it waits, once it has
-// allocated its memory, until somebody has opened and closed that.
+// loadMain is the loader child. With a gate's path it waits there: before it has
+// anything if "early" is said too, else with its memory allocated and files open.
 func loadMain(args []string) error {
 	open := func(string) (device.Device, error) { return host.Open(), nil }
 	if len(args) > 0 {
-		open = func(string) (device.Device, error) { return &gated{Device: host.Open(), fifo: args[0]}, nil }
+		wait := sync.OnceValue(func() error {
+			c, err := net.Dial("unix", args[0])
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, c)
+			return err
+		})
+		open = func(string) (device.Device, error) {
+			if len(args) > 1 {
+				return host.Open(), wait()
+			}
+			return &gated{Device: host.Open(), wait: wait}, nil
+		}
 	}
 	return loader.Child(context.Background(), os.NewFile(loader.ChildFD, "job"), open)
 }
 
-// gated is a device that is slow to give its memory out.
+// gated is a device on which nothing is filled before wait has returned.
 type gated struct {
 	device.Device
-	fifo string
+	wait func() error
 }
 
 type gatedBuffer struct {
@@ -81,10 +94,7 @@ func (g *gated) Alloc(bytes int64) (device.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gatedBuffer{b, sync.OnceValue(func() error {
-		_, err := os.ReadFile(g.fifo)
-		return err
-	})}, nil
+	return &gatedBuffer{b, g.wait}, nil
 }
 
 func (b *gatedBuffer) Writer() (device.Writer, error) {
@@ -222,30 +232,33 @@ func (p *process) send(t *testing.T, payload []byte) {
 	}
 }
 
-// gate is a FIFO that loaders wait at.
-type gate struct{ path string }
+// gate is a socket that loaders connect to, and wait at until that is closed.
+type gate struct {
+	*net.UnixListener
+	path string
+}
 
 func newGate(t *testing.T) gate {
 	t.Helper()
-	g := gate{filepath.Join(t.TempDir(), "gate")}
-	if err := unix.Mkfifo(g.path, 0o600); err != nil {
+	path := filepath.Join(private(t), "gate")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return g
+	t.Cleanup(func() { _ = l.Close() })
+	return gate{l, path}
 }
 
-// arrived waits for a loader and lets it through when it calls what it returns.
+// arrived waits for a loader, and lets it through when what it returns is called.
 func (g gate) arrived(t *testing.T) (open func()) {
 	t.Helper()
-	var f *os.File
-	eventually(t, "a loader comes to the gate", func() bool {
-		n, err := unix.Open(g.path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if err == nil {
-			f = os.NewFile(uintptr(n), g.path)
-		}
-		return err == nil
-	})
-	return func() { _ = f.Close() }
+	_ = g.SetDeadline(time.Now().Add(20 * time.Second))
+	c, err := g.Accept()
+	if err != nil {
+		t.Fatalf("no loader comes to the gate: %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return func() { _ = c.Close() }
 }
 
 // eventually waits for what happens in another goroutine or process.

@@ -22,6 +22,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -93,11 +94,12 @@ type Server struct {
 
 	mu        sync.Mutex
 	config    config.Config
-	configErr error     // why config isn't what the file says
-	saveErr   error     // why the manifest isn't what is held
-	refused   int64     // requests for weights that were answered with a no
-	declined  int64     // loads that were not begun, because that no is a lasting one
-	last      time.Time // of the last request's end
+	configErr error             // why config isn't what the file says
+	saveErr   error             // why the manifest isn't what is held
+	refused   int64             // requests for weights that were answered with a no
+	declined  int64             // loads that were not begun, because that no is a lasting one
+	last      time.Time         // of the last request's end
+	decided   map[string]string // by key ID, what candidates said when the directory was chosen
 	paths     []string
 }
 
@@ -112,14 +114,14 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.config, s.configErr = o.Configure()
 	if s.configErr != nil {
 		s.config = config.Default()
 		s.log.Error("configuration is not used", "err", s.configErr)
 	}
-	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: fresh, Changed: s.changed, Store: o.Store})
+	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.fresh, Changed: s.changed, Store: o.Store})
 	s.engines = newEngines(func(pid int) {
 		s.cache.Detach(pid)
 		s.log.Debug("engine ended", "pid", pid)
@@ -143,7 +145,9 @@ func (s *Server) Reload() error {
 		return err
 	}
 	s.cache.SetBudget(int64(c.Budget))
+	s.cache.SetPinned(func(dir string) bool { return resolve.Pinned(c.Pins, dir) })
 	s.applyRoots()
+	s.changed()
 	return nil
 }
 

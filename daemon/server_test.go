@@ -292,11 +292,11 @@ func (i *instance) status(t testing.TB) control.Status {
 	return *reply.Status
 }
 
-// entry is what status says of a key, nil if it isn't there.
+// entry is what status says of a key that is loading or served, nil if it is not.
 func (i *instance) entry(t testing.TB, k fingerprint.Key) *control.Entry {
 	t.Helper()
 	for _, e := range i.status(t).Entries {
-		if e.Key == k.ID() {
+		if e.Key == k.ID() && e.State != "leaving" {
 			return &e
 		}
 	}

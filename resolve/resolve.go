@@ -75,7 +75,7 @@ func Plan(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) {
 		return nil, unsupported(err)
 	}
 	return &Target{
-		Dir: dir, Plan: plan, Loader: "native", Pinned: pinned(o.Pins, dir.Path),
+		Dir: dir, Plan: plan, Loader: "native", Pinned: Pinned(o.Pins, dir.Path),
 		Reason: fmt.Sprintf("%s in %s is built as vLLM %s does", key.Str("model_arch"), key.Str("dtype"), opt.Release),
 	}, nil
 }
@@ -117,7 +117,7 @@ func find(ctx context.Context, o Options, key fingerprint.Key) (*weights.Dir, er
 // one chooses among directories that fit a key alike: the pinned one, else any
 // if all hold the same data.
 func one(ctx context.Context, o Options, dirs []*weights.Dir) (*weights.Dir, error) {
-	chosen := slices.DeleteFunc(slices.Clone(dirs), func(d *weights.Dir) bool { return !pinned(o.Pins, d.Path) })
+	chosen := slices.DeleteFunc(slices.Clone(dirs), func(d *weights.Dir) bool { return !Pinned(o.Pins, d.Path) })
 	if len(chosen) == 0 {
 		chosen = dirs
 	}
@@ -233,7 +233,8 @@ func only(err error) error {
 	return err
 }
 
-func pinned(pins []string, dir string) bool {
+// Pinned reports whether a directory is one of those that are pinned.
+func Pinned(pins []string, dir string) bool {
 	return slices.ContainsFunc(pins, func(p string) bool { return SameDir(p, dir) })
 }
 

@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/weights"
+)
+
+// A broken configuration ends nothing: what is held is served, and who wants more
+// is told the line. Mended and read again, it counts.
+func TestBrokenConfiguration(t *testing.T) {
+	t.Parallel()
+	broken := &config.Error{File: "/etc/wcache/wcache.toml", Line: 3, Text: `unknown key "root"`}
+	const text = `read configuration: /etc/wcache/wcache.toml:3: unknown key "root"`
+	const refused = "error: nothing is loaded with a broken configuration: " + text +
+		" (mend it, then have it read: systemctl --user reload wcache@host.service, or SIGHUP)"
+	request := getState(t, key(t, "llama-tp1r0"))
+	t.Run("from the start", func(t *testing.T) {
+		i := start(t, func(s *setup) { s.ConfigErr = broken })
+		wantAnswer(t, engineAsk(t, i.target, request), refused)
+		wantAnswer(t, engineAsk(t, i.target, recorded(t, "0.33.0-get_memory")), "ok")
+		if diff := cmp.Diff([]string{text}, i.status(t).Problems); diff != "" {
+			t.Errorf("problems -want +got:\n%s", diff)
+		}
+		do(t, i.configure(nil, nil))
+		wantAnswer(t, engineAsk(t, i.target, request), "ok")
+		if diff := cmp.Diff([]string{}, i.status(t).Problems); diff != "" {
+			t.Errorf("problems -want +got:\n%s", diff)
+		}
+	})
+	t.Run("while running", func(t *testing.T) {
+		i := start(t, nil)
+		wantAnswer(t, engineAsk(t, i.target, request), "ok")
+		if err := i.configure(nil, broken); err == nil || err.Error() != text {
+			t.Errorf("reload says %v", err)
+		}
+		wantAnswer(t, engineAsk(t, i.target, request), "ok")
+		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), refused)
+		do(t, i.configure(nil, nil))
+		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")
+	})
+}
+
+// A manifest that can't be written is said so, once in the log and in the status,
+// and engines don't notice. The old one stays as it was.
+func TestManifestNotWritten(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(private(t), "state")
+	path := filepath.Join(state, "manifest.toml")
+	i := start(t, func(s *setup) { s.Manifest = path })
+	saved := func() int {
+		m, err := manifest.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(m.Entries)
+	}
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	eventually(t, "the manifest has the entry", func() bool { return saved() == 1 })
+
+	// Root writes into folders of any mode, but into none that is a file.
+	do(t, os.Rename(state, state+".bak"), os.WriteFile(state, nil, 0o600))
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama_tied-tp1r0"))), "ok")
+	eventually(t, "status says it", func() bool { return len(i.status(t).Problems) == 1 })
+	if got := i.status(t).Problems[0]; !strings.HasPrefix(got, "write manifest: ") || !strings.Contains(got, state) {
+		t.Errorf("status says %q", got)
+	}
+	if n := strings.Count(i.log.String(), "manifest is not written"); n != 1 {
+		t.Errorf("it is in the log %d times", n)
+	}
+	do(t, os.Remove(state), os.Rename(state+".bak", state))
+	if n := saved(); n != 1 {
+		t.Errorf("the old manifest has %d entries", n)
+	}
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp2r0"))), "ok")
+	eventually(t, "the manifest is written again", func() bool { return saved() == 4 && len(i.status(t).Problems) == 0 })
+}
+
+// Whatever connects in the moment in which an idle service ends is answered: by
+// it, or by the next one, since the socket is another's.
+func TestIdleExit(t *testing.T) {
+	t.Parallel()
+	dir := private(t)
+	path := filepath.Join(dir, "t.sock")
+	socket, lock, err := Listen(path)
+	do(t, err)
+	defer func() { do(t, socket.Close(), lock.Close()) }()
+
+	// The manager: it keeps the socket, and starts a service when one has ended and
+	// somebody waits.
+	ctx, cancel := context.WithCancel(t.Context())
+	starts := 0
+	done := make(chan error, 1)
+	go func() { done <- manage(ctx, socket, dir, &starts) }()
+	for round := range 3 {
+		if got := <-later(t, path, recorded(t, "0.33.0-get_memory")); got != "ok" { // starts it
+			t.Fatal(got)
+		}
+		got := make(chan string)
+		for n := range 100 {
+			go func() {
+				time.Sleep(idleEvery + time.Duration(n-50)*400*time.Microsecond) // across the moment
+				got <- <-later(t, path, recorded(t, "0.33.0-get_memory"))
+			}()
+		}
+		for range 100 {
+			if got := <-got; got != "ok" {
+				t.Errorf("round %d: %s", round, got)
+			}
+		}
+	}
+	cancel()
+	do(t, <-done)
+	if starts < 2 {
+		t.Errorf("the service has never ended, %d starts", starts)
+	}
+}
+
+// manage runs servers on a socket, one after another as they end, like systemd.
+func manage(ctx context.Context, socket interface{ File() (*os.File, error) }, dir string, starts *int) error {
+	for ctx.Err() == nil {
+		f, err := socket.File()
+		if err != nil {
+			return err
+		}
+		waits, err := unix.Poll([]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}, 20)
+		if err != nil && err != unix.EINTR || waits <= 0 {
+			_ = f.Close()
+			continue
+		}
+		l, err := listenerOf(f)
+		if err != nil {
+			return err
+		}
+		s := New(Options{
+			Instance: "host", Device: "host", Index: weights.NewIndex(nil), Activated: true,
+			Configure: func() (config.Config, error) {
+				c := config.Default()
+				c.IdleExit = 1
+				return c, nil
+			},
+			Env: func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
+		})
+		*starts++
+		if err := s.Serve(ctx, []Listener{{l, Target}}); err != nil {
+			return fmt.Errorf("serve: %w", err)
+		}
+	}
+	return nil
+}
+
+// Only an idle service ends by itself, and one whose socket nobody else keeps never.
+func TestNotIdle(t *testing.T) {
+	t.Parallel()
+	i := start(t, func(s *setup) { s.Config.IdleExit = 1; s.Activated = false })
+	j := start(t, func(s *setup) { s.Config.IdleExit = 1; s.Activated = true })
+	wantAnswer(t, engineAsk(t, j.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	time.Sleep(2 * idleEvery)
+	wantAnswer(t, engineAsk(t, i.target, recorded(t, "0.33.0-get_memory")), "ok")
+	wantAnswer(t, engineAsk(t, j.target, recorded(t, "0.33.0-get_memory")), "ok")
+}
+
+// Stopping waits for nobody, even with as many connections as are served at once.
+func TestStopWithAllSlots(t *testing.T) {
+	t.Parallel()
+	i := start(t, nil)
+	for range cap(i.slots) {
+		i.slots <- struct{}{}
+	}
+	c := send(t, i.target, frame(recorded(t, "0.33.0-get_memory")))
+	time.Sleep(20 * time.Millisecond) // until it is accepted
+	do(t, i.stop())
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("it was answered")
+	}
+}
+
+// All that the manager shows beside the service's name.
+func TestStatusLine(t *testing.T) {
+	t.Parallel()
+	lines := make(chan string, 1000)
+	i := start(t, func(s *setup) { s.Options.Status = func(text string) { lines <- text } })
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	seen := map[string]bool{}
+	eventually(t, "the line tells of the engine", func() bool {
+		for len(lines) > 0 {
+			seen[<-lines] = true
+		}
+		return seen["1 model, 0.0 GiB, 1 engine attached"]
+	})
+	if !seen["empty"] {
+		t.Errorf("seen were %v", seen)
+	}
+}
+
+func listenerOf(f *os.File) (*net.UnixListener, error) {
+	l, err := net.FileListener(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
+}
