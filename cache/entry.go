@@ -5,6 +5,7 @@ package cache
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +56,9 @@ func describe(r *manifest.Entry, id string, key fingerprint.Key, contents *Conte
 	}
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
+
+// String names an engine for people.
+func (e Engine) String() string { return fmt.Sprintf("%s (pid %d)", e.Name, e.PID) }
 
 // publish makes an entry ready. Preconditions: mu is held, or nobody else knows
 // the entry yet.
@@ -191,5 +195,12 @@ type InUse struct {
 }
 
 func (e *InUse) Error() string {
-	return fmt.Sprintf("evict entry %.12s: %d engines may still map it", e.ID, len(e.Engines))
+	if len(e.Engines) == 0 {
+		return fmt.Sprintf("evict entry %.12s: it is being handed out", e.ID)
+	}
+	var who []string
+	for _, x := range e.Engines {
+		who = append(who, x.String())
+	}
+	return fmt.Sprintf("evict entry %.12s: it may still be mapped by %s", e.ID, strings.Join(who, ", "))
 }

@@ -111,7 +111,7 @@ func (c *Cache) Evict(id string, force bool) error {
 	case e == nil:
 		return &NoEntry{ID: id}
 	case !e.ready:
-		return fmt.Errorf("evict entry %.12s: it is being loaded", id)
+		return &BeingLoaded{ID: id}
 	case e.inUse() && !force:
 		return &InUse{ID: id, Engines: e.engineList()}
 	}
@@ -144,6 +144,13 @@ func (c *Cache) Release(pid int, draft bool) int {
 		}
 	}
 	return freed
+}
+
+// BeingLoaded is the error of the eviction of an entry that isn't there yet.
+type BeingLoaded struct{ ID string }
+
+func (e *BeingLoaded) Error() string {
+	return fmt.Sprintf("evict entry %.12s: it is being loaded", e.ID)
 }
 
 // NoEntry is the error for a key ID that the cache doesn't hold.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,7 +92,7 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 	}
 	defer hold.Release()
 	for _, e := range s.status().Entries {
-		if e.Key == hold.ID() {
+		if e.Key == hold.ID() && e.State == string(cache.Ready) {
 			return &e, nil
 		}
 	}
@@ -125,33 +126,42 @@ func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, progr
 	}
 }
 
-// evict frees the entries whose keys begin with the given digits.
+// evict frees the entry whose key begins with the given digits, or all entries.
 func (s *Server) evict(e control.Evict) ([]string, error) {
 	list, _ := s.cache.Status()
+	list = slices.DeleteFunc(list, func(x cache.Status) bool {
+		return x.State == cache.Leaving || !strings.HasPrefix(x.ID, e.Key)
+	})
 	evicted := []string{}
-	found := false
-	for _, entry := range list {
-		if entry.State != cache.Ready || !strings.HasPrefix(entry.ID, e.Key) {
-			continue
-		}
-		if found && e.Key != "" {
+	if e.Key != "" {
+		switch len(list) {
+		case 0:
+			return evicted, &cache.NoEntry{ID: e.Key}
+		case 1:
+		default:
 			return evicted, &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("more than one key begins with %q", e.Key), Hint: "give more of its digits"}
 		}
-		found = true
 	}
-	if !found && e.Key != "" {
-		return evicted, &cache.NoEntry{ID: e.Key}
-	}
-	var errs error
-	for _, entry := range list {
-		if entry.State != cache.Ready || !strings.HasPrefix(entry.ID, e.Key) {
-			continue
+	var left []error
+	for _, x := range list {
+		err := s.cache.Evict(x.ID, e.Force)
+		var gone *cache.NoEntry
+		switch {
+		case err == nil:
+			evicted = append(evicted, x.ID)
+		case e.Key == "" && errors.As(err, &gone): // meanwhile, by itself
+		default:
+			left = append(left, err)
 		}
-		if err := s.cache.Evict(entry.ID, e.Force); err != nil {
-			errs = errors.Join(errs, err)
-			continue
-		}
-		evicted = append(evicted, entry.ID)
 	}
-	return evicted, errs
+	switch len(left) {
+	case 0:
+		return evicted, nil
+	case 1:
+		return evicted, left[0]
+	}
+	return evicted, &control.Error{
+		Code: control.CodeInUse, Message: fmt.Sprintf("%d entries are left, the first: %v", len(left), left[0]),
+		Hint: s.hint(left[0]),
+	}
 }

@@ -54,8 +54,9 @@ func TestAttached(t *testing.T) {
 		t.Errorf("attached are %+v", e.Engines)
 	}
 	_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodEvict, Evict: &control.Evict{Key: k.ID()}}, nil)
+	pids := i.enginesOf(t, k) // in order
 	want := &control.Error{
-		Code: control.CodeInUse, Message: fmt.Sprintf("evict entry %.12s: 2 engines may still map it", k.ID()),
+		Code: control.CodeInUse, Message: fmt.Sprintf("evict entry %.12s: it may still be mapped by exe (pid %d), exe (pid %d)", k.ID(), pids[0], pids[1]),
 		Hint: "end the engines, or evict with --force: they keep what they have mapped",
 	}
 	if diff := cmp.Diff(error(want), err); diff != "" {

@@ -56,8 +56,9 @@ func (s *Server) controlError(err error) *control.Error {
 	out := &control.Error{Code: control.CodeFailed, Message: err.Error(), Hint: s.hint(err)}
 	var inUse *cache.InUse
 	var none *cache.NoEntry
+	var loading *cache.BeingLoaded
 	switch {
-	case errors.As(err, &inUse):
+	case errors.As(err, &inUse), errors.As(err, &loading):
 		out.Code = control.CodeInUse
 	case errors.As(err, &none):
 		out.Code = control.CodeNoKey
@@ -71,6 +72,7 @@ func (s *Server) hint(err error) string {
 	var differs *Mismatch
 	var inUse *cache.InUse
 	var none *cache.NoEntry
+	var loading *cache.BeingLoaded
 	var room *cache.NoRoom
 	var missing *weights.NotFound
 	var failed *loader.Error
@@ -85,6 +87,8 @@ func (s *Server) hint(err error) string {
 		return "end the engines, or evict with --force: they keep what they have mapped"
 	case errors.As(err, &none):
 		return "wcache status lists the keys"
+	case errors.As(err, &loading):
+		return "evict it when it is loaded"
 	case errors.As(err, &room):
 		return "wcache evict frees what is held, budget in wcache.toml allows more"
 	case errors.As(err, &missing):
