@@ -117,13 +117,13 @@ func TestSlowClients(t *testing.T) {
 // The same for control clients.
 func TestBadControl(t *testing.T) {
 	t.Parallel()
-	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(200 * time.Millisecond) })
+	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(100 * time.Millisecond) })
 	tests := []struct{ send, want string }{
 		{"{\"method\":\"dance\"}\n", `{"final":true,"error":{"code":"usage","message":"unknown request \"dance\"","hint":"wcache version shows whether client and daemon are of one version"}}` + "\n"},
 		{"{\"method\":\"warm\"}\n", `{"final":true,"error":{"code":"usage","message":"unknown request \"warm\"","hint":"wcache version shows whether client and daemon are of one version"}}` + "\n"},
 		{"nonsense\n", `{"final":true,"error":{"code":"usage","message":"read control line: invalid character 'o' in literal null (expecting 'u')"}}` + "\n"},
-		{"{", `{"final":true,"error":{"code":"usage","message":"read request: it has not come within 200ms"}}` + "\n"},
-		{"", `{"final":true,"error":{"code":"usage","message":"read request: it has not come within 200ms"}}` + "\n"},
+		{"{", `{"final":true,"error":{"code":"usage","message":"read request: it has not come within 100ms"}}` + "\n"},
+		{"", `{"final":true,"error":{"code":"usage","message":"read request: it has not come within 100ms"}}` + "\n"},
 	}
 	for _, tt := range tests {
 		c := send(t, i.control, []byte(tt.send))

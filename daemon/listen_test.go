@@ -71,7 +71,7 @@ func TestListenRefuses(t *testing.T) {
 			do(t, os.WriteFile(dir+"/other", nil, 0o600), os.Symlink("other", dir+"/s.sock.lock"))
 			return dir + "/s.sock"
 		}, `lock socket "DIR/s.sock": DIR/s.sock.lock is a link: remove it`},
-		{"long path", func(t *testing.T, dir string) string {
+		{"long path", func(_ *testing.T, dir string) string {
 			return dir + "/" + strings.Repeat("x", 200) + ".sock"
 		}, "listen on \"DIR/" + strings.Repeat("x", 200) + ".sock\": a socket's path has at most 107 bytes, this one has LEN: choose a shorter directory"},
 	}

@@ -163,10 +163,10 @@ func TestLoadTimeout(t *testing.T) {
 	g := newGate(t)
 	i := start(t, func(s *setup) {
 		atGate(g)(s)
-		s.Config.LoadTimeout = config.Duration(time.Second)
+		s.Config.LoadTimeout = config.Duration(300 * time.Millisecond)
 	})
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))),
-		"error: load model: it took longer than 1s (load_timeout in wcache.toml allows more)")
+		"error: load model: it took longer than 300ms (load_timeout in wcache.toml allows more)")
 }
 
 // A loader that can't be started is said to be so.

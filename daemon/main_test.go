@@ -107,7 +107,6 @@ func (b *gatedBuffer) Writer() (device.Writer, error) {
 // engineMain asks on a socket what it reads from its standard input, line by line
 // a file with a request, and says the reply's status. It ends with its input.
 func engineMain(socket string) error {
-	var conns []net.Conn
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		payload, err := os.ReadFile(in.Text())
@@ -118,7 +117,7 @@ func engineMain(socket string) error {
 		if err != nil {
 			return err
 		}
-		conns = append(conns, conn) // open until the end
+		defer conn.Close() // open until the end
 		if err := protocol.WriteFrame(conn, payload); err != nil {
 			return err
 		}
@@ -130,7 +129,7 @@ func engineMain(socket string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Println(reply.Status, reply.Message, reply.Fields)
+		fmt.Fprintln(os.Stdout, reply.Status, reply.Message, reply.Fields)
 	}
 	return in.Err()
 }
@@ -158,7 +157,7 @@ func lockMain(path string) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return err
 	}
-	fmt.Println("locked")
+	fmt.Fprintln(os.Stdout, "locked")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }

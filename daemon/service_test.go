@@ -98,8 +98,7 @@ func TestManifestNotWritten(t *testing.T) {
 // it, or by the next one, since the socket is another's.
 func TestIdleExit(t *testing.T) {
 	t.Parallel()
-	dir := private(t)
-	path := filepath.Join(dir, "t.sock")
+	path := filepath.Join(private(t), "t.sock")
 	socket, lock, err := Listen(path)
 	do(t, err)
 	defer func() { do(t, socket.Close(), lock.Close()) }()
@@ -109,7 +108,7 @@ func TestIdleExit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	starts := 0
 	done := make(chan error, 1)
-	go func() { done <- manage(ctx, socket, dir, &starts) }()
+	go func() { done <- manage(ctx, socket, &starts) }()
 	for round := range 3 {
 		if got := <-later(t, path, recorded(t, "0.33.0-get_memory")); got != "ok" { // starts it
 			t.Fatal(got)
@@ -135,14 +134,14 @@ func TestIdleExit(t *testing.T) {
 }
 
 // manage runs servers on a socket, one after another as they end, like systemd.
-func manage(ctx context.Context, socket interface{ File() (*os.File, error) }, dir string, starts *int) error {
+func manage(ctx context.Context, socket *net.UnixListener, starts *int) error {
 	for ctx.Err() == nil {
 		f, err := socket.File()
 		if err != nil {
 			return err
 		}
 		waits, err := unix.Poll([]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}, 20)
-		if err != nil && err != unix.EINTR || waits <= 0 {
+		if err != nil && !errors.Is(err, unix.EINTR) || waits <= 0 {
 			_ = f.Close()
 			continue
 		}
@@ -197,7 +196,7 @@ func TestStopWithAllSlots(t *testing.T) {
 func TestStatusLine(t *testing.T) {
 	t.Parallel()
 	lines := make(chan string, 1000)
-	i := start(t, func(s *setup) { s.Options.Status = func(text string) { lines <- text } })
+	i := start(t, func(s *setup) { s.Status = func(text string) { lines <- text } })
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
 	seen := map[string]bool{}
 	eventually(t, "the line tells of the engine", func() bool {
