@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-//go:build testscript
-
 package main
 
 import (
