@@ -6,6 +6,7 @@ package systemdtest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -105,8 +106,7 @@ func watch(t *testing.T) net.Conn {
 func stillOpen(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, err := conn.Read(make([]byte, 1))
-	nerr, ok := err.(net.Error)
-	return ok && nerr.Timeout()
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // status asks the daemon, which must run.
