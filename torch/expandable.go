@@ -108,15 +108,12 @@ const (
 
 // Entry is part of [protocol.Form].
 func (e Expandable) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
-	x := &t.Tensors[i]
-	s := t.Storages[x.Storage]
-	switch {
-	case len(e.FDs) != len(t.Segments):
-		return fmt.Errorf("%d descriptors for %d segments", len(e.FDs), len(t.Segments))
-	case e.Header != Header24 && e.Header != Header32:
+	x, s, err := look(t, i, len(e.FDs), "descriptors")
+	if err != nil {
+		return err
+	}
+	if e.Header != Header24 && e.Header != Header32 {
 		return fmt.Errorf("torch has no header of version %d", e.Header)
-	case x.DType.Torch() == "":
-		return fmt.Errorf("torch has no element type %s", x.DType)
 	}
 	offset := x.Offset
 	if s.Bytes == 0 {

@@ -37,13 +37,9 @@ type Mapped struct {
 
 // Entry is part of [protocol.Form].
 func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
-	x := &t.Tensors[i]
-	s := t.Storages[x.Storage]
-	if len(m.FDs) != len(t.Segments) {
-		return fmt.Errorf("%d descriptors for %d segments", len(m.FDs), len(t.Segments))
-	}
-	if x.DType.Torch() == "" {
-		return fmt.Errorf("torch has no element type %s", x.DType)
+	x, s, err := look(t, i, len(m.FDs), "descriptors")
+	if err != nil {
+		return err
 	}
 	if s.Bytes == 0 {
 		encode(enc, x, noBytes)
@@ -63,6 +59,19 @@ func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 	return nil
 }
 
+// look gives a tensor and its storage, if torch has such an element type and the
+// form has something, what it calls what, for each segment.
+func look(t *tensor.Table, i, have int, what string) (*tensor.Tensor, tensor.Storage, error) {
+	x := &t.Tensors[i]
+	if have != len(t.Segments) {
+		return nil, tensor.Storage{}, fmt.Errorf("%d %s for %d segments", have, what, len(t.Segments))
+	}
+	if x.DType.Torch() == "" {
+		return nil, tensor.Storage{}, fmt.Errorf("torch has no element type %s", x.DType)
+	}
+	return x, t.Storages[x.Storage], nil
+}
+
 // ByValue describes segments by their bytes, which are read into the reply. Each
 // storage is in it once.
 type ByValue struct {
@@ -71,13 +80,9 @@ type ByValue struct {
 
 // Entry is part of [protocol.Form].
 func (b ByValue) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
-	x := &t.Tensors[i]
-	s := t.Storages[x.Storage]
-	if len(b.Segments) != len(t.Segments) {
-		return fmt.Errorf("%d readers for %d segments", len(b.Segments), len(t.Segments))
-	}
-	if x.DType.Torch() == "" {
-		return fmt.Errorf("torch has no element type %s", x.DType)
+	x, s, err := look(t, i, len(b.Segments), "readers")
+	if err != nil {
+		return err
 	}
 	if s.Bytes == 0 {
 		encode(enc, x, noBytes)
