@@ -116,7 +116,6 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		return
 	}
 	log.Info("get_state", "model", hold.Model(), "bytes", hold.Table().Bytes(), "hit", hold.Hit(), "seconds", time.Since(begin).Seconds())
-	s.tellStatus()
 }
 
 // state is the reply that hands out an entry.

@@ -125,7 +125,6 @@ func New(o Options) *Server {
 	s.engines = newEngines(func(pid int) {
 		s.cache.Detach(pid)
 		s.log.Debug("engine ended", "pid", pid)
-		s.tellStatus()
 	})
 	s.applyRoots()
 	return s
