@@ -139,7 +139,7 @@ func TestEngineDies(t *testing.T) {
 	}
 	eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
 	runtime.GC()
-	before := descriptors(t)
+	before := settled(t)
 
 	for n := range 40 {
 		// The request is sent, and the process ends at once: on its way it may be

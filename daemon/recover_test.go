@@ -4,7 +4,6 @@
 package daemon
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -114,35 +113,7 @@ func restart(t *testing.T, old *instance, store *fdStore) *instance {
 	o.Configure = func() (config.Config, error) { return i.config, nil }
 	i.Server = New(o)
 	i.Recover(store.pass(t))
-	var listeners []Listener
-	var locks []*os.File
-	for _, l := range []struct {
-		path string
-		role Role
-	}{{i.target, Target}, {i.draft, Draft}, {i.control, Control}} {
-		u, lock, err := Listen(l.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners, locks = append(listeners, Listener{u, l.role}), append(locks, lock)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- i.Serve(ctx, listeners) }()
-	i.stop = sync.OnceValue(func() error {
-		cancel()
-		err := <-ended
-		for _, l := range locks {
-			err = errors.Join(err, l.Close())
-		}
-		return err
-	})
-	t.Cleanup(func() {
-		do(t, i.stop())
-		if t.Failed() {
-			t.Logf("log after the restart:\n%s", i.log)
-		}
-	})
+	i.listen(t)
 	return i
 }
 

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -72,7 +73,6 @@ func (l *logs) String() string {
 type setup struct {
 	Options
 	Config    config.Config
-	Unserved  bool // New, but nothing listens
 	ConfigErr error
 }
 
@@ -109,6 +109,13 @@ func start(t *testing.T, change func(*setup)) *instance {
 	}
 	i.Server = New(s.Options)
 	i.target, i.draft, i.control = filepath.Join(i.dir, "t.sock"), filepath.Join(i.dir, "d.sock"), filepath.Join(i.dir, "t.control")
+	i.listen(t)
+	return i
+}
+
+// listen serves on the instance's paths until the test ends, or until stop.
+func (i *instance) listen(t *testing.T) {
+	t.Helper()
 	var listeners []Listener
 	var locks []*os.File
 	for _, l := range []struct {
@@ -141,7 +148,6 @@ func start(t *testing.T, change func(*setup)) *instance {
 			t.Logf("log:\n%s", i.log)
 		}
 	})
-	return i
 }
 
 // configure changes what the configuration says and has it read.
@@ -351,6 +357,23 @@ func descriptors(t testing.TB) map[string]int {
 		got[to]++
 	}
 	return got
+}
+
+// settled is what descriptors gives when it has been the same for a while: just
+// after a load its child is being reaped and the manifest is being written, and
+// their descriptors are no part of what has to be there again later.
+func settled(t *testing.T) map[string]int {
+	t.Helper()
+	last, same := descriptors(t), 0
+	eventually(t, "descriptors stay the same", func() bool {
+		now := descriptors(t)
+		if !maps.Equal(now, last) {
+			last, same = now, 0
+		}
+		same++
+		return same > 40 // a fifth of a second
+	})
+	return last
 }
 
 // memory is how many segments and tables this process holds.
