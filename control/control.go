@@ -30,6 +30,7 @@ const (
 	MethodStatus = "status"
 	MethodWarm   = "warm"
 	MethodEvict  = "evict"
+	MethodMisses = "misses"
 )
 
 // Request is what a client asks. The field that belongs to the method is set.
@@ -66,6 +67,7 @@ type Reply struct {
 	Progress *Progress `json:"progress,omitempty"` // of a warm, before its final line
 	Entry    *Entry    `json:"entry,omitempty"`    // of a warm
 	Evicted  []string  `json:"evicted,omitempty"`  // keys
+	Misses   []Miss    `json:"misses,omitempty"`   // the last few, the latest first
 }
 
 // Codes of an Error.
@@ -96,6 +98,7 @@ type Status struct {
 	Version  Version   `json:"version"`
 	Socket   string    `json:"socket"`
 	Device   Device    `json:"device"`
+	GPU      *GPU      `json:"gpu,omitempty"` // none of a host instance, or before anything was asked
 	Problems []string  `json:"problems"` // what is wrong now, such as a broken configuration
 	Bytes    int64     `json:"bytes"`    // on the device, of all entries
 	Counts   Counts    `json:"counts"`
@@ -114,12 +117,45 @@ type Device struct {
 	UUID string `json:"uuid,omitempty"`
 }
 
+// GPU is what the driver last said of an instance's GPU. Sizes are in bytes.
+type GPU struct {
+	Index  int    `json:"index"` // nvidia-smi's number, -1: not known, as of a MIG slice
+	UUID   string `json:"uuid"`
+	Name   string `json:"name,omitempty"`   // such as NVIDIA H200
+	Driver string `json:"driver,omitempty"` // its version, such as 580.159.03
+	// State is "ok", "lost", "reset required", "not there", or "unknown" where the
+	// driver could not be asked. Reason says more of all but the first.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Total  int64  `json:"total_bytes"`
+	Used   int64  `json:"used_bytes"` // of all processes and of memory without one
+	Free   int64  `json:"free_bytes"`
+	// Unowned is the part of Used that is no process's: what wcache holds, here and
+	// in other instances, and the driver's own.
+	Unowned     int64        `json:"unowned_bytes"`
+	Uncorrected int64        `json:"uncorrected_errors"` // of memory since the driver was loaded, -1: not counted
+	Processes   []GPUProcess `json:"processes"`
+	Checked     time.Time    `json:"checked"` // when the driver said so
+}
+
+// GPUProcess is a process that uses a GPU.
+type GPUProcess struct {
+	PID   int    `json:"pid"`
+	Comm  string `json:"comm,omitempty"` // empty if it can't be seen from here
+	Bytes int64  `json:"bytes"`          // -1: the driver doesn't say
+}
+
 // Counts are since the daemon started.
 type Counts struct {
 	Hits    int64 `json:"hits"`
 	Loads   int64 `json:"loads"`
 	Failed  int64 `json:"failed"`
 	Refused int64 `json:"refused"`
+	// Misses are requests for weights that were not answered from memory, by
+	// reason: all of [Reasons].
+	Misses      map[string]int64 `json:"misses"`
+	LoadedBytes int64            `json:"loaded_bytes"` // of all loads that ended well
+	LoadSeconds float64          `json:"load_seconds"` // that those took together
 }
 
 // Entry is one rank of a model.
@@ -153,6 +189,7 @@ type Progress struct {
 	Done    int64   `json:"done"`
 	Total   int64   `json:"total"`
 	Seconds float64 `json:"seconds"`
+	Waiting string  `json:"waiting,omitempty"` // what for, such as memory that others hold
 }
 
 // Read reads one line into v. The error is io.EOF where no line was begun.
