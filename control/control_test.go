@@ -79,7 +79,7 @@ func TestWrite(t *testing.T) {
 			Schema: control.Schema, Instance: "host", State: "serving", Problems: []string{},
 			Entries: []control.Entry{{Key: "k", State: "ready", Engines: []control.Engine{{PID: 5, Comm: "c", Since: at}}, Used: at, Fingerprint: key}},
 		}}, `{"final":true,"status":{"schema":1,"instance":"host","state":"serving","version":{"client":""},"socket":"","device":{"kind":""},` +
-			`"problems":[],"bytes":0,"counts":{"hits":0,"loads":0,"failed":0,"refused":0},"entries":[{"key":"k","model":"","state":"ready","bytes":0,` +
+			`"problems":[],"bytes":0,"counts":{"hits":0,"loads":0,"failed":0,"refused":0,"misses":null,"loaded_bytes":0,"load_seconds":0},"entries":[{"key":"k","model":"","state":"ready","bytes":0,` +
 			`"tensors":0,"pinned":false,"engines":[{"pid":5,"comm":"c","since":"2026-11-29T12:31:07Z"}],"waiting":0,"used":"2026-11-29T12:31:07Z",` +
 			`"fingerprint":{"checkpoint":"d0b4","revision":null}}]}}`},
 	}

@@ -47,6 +47,8 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 	case request.Method == control.MethodStatus:
 		status := s.status()
 		final.Status = &status
+	case request.Method == control.MethodMisses:
+		final.Misses = s.ledger.list()
 	case request.Method == control.MethodWarm && request.Warm != nil:
 		ctx, cancel := s.untilHangup(ctx, conn)
 		defer cancel()
@@ -59,7 +61,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 	if err != nil {
 		final.Error = s.controlError(err)
 	}
-	if request.Method != control.MethodStatus {
+	if request.Method != control.MethodStatus && request.Method != control.MethodMisses {
 		s.log.Info(request.Method, "pid", p.pid, "err", err)
 	}
 	answer(final)
@@ -107,7 +109,7 @@ func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, progr
 	}
 	done := make(chan result, 1)
 	go func() {
-		hold, err := s.cache.Get(ctx, key)
+		hold, _, err := s.find(ctx, key)
 		done <- result{hold, err}
 	}()
 	tick := time.NewTicker(progressEvery)

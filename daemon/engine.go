@@ -13,6 +13,7 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/resolve"
 )
 
 // serveEngine answers one request of an engine.
@@ -73,18 +74,23 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	log := s.log.With("pid", p.pid, "role", role, "key", key.ID()[:12])
 	if key.Bool("is_draft") != (role == Draft) {
 		log.Warn("get_state refused", "reason", "the socket is for the other role")
+		s.recordRefusal(key, p, role, &Mismatch{Fields: []string{"is_draft"}})
 		s.answer(conn, p, protocol.Mismatch([]string{"is_draft"}))
 		return
 	}
 	if p.elsewhere() {
 		err := errors.New("the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host")
 		log.Warn("get_state refused", "err", err)
+		s.recordRefusal(key, p, role, &resolve.Refusal{Reason: err.Error()})
 		s.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
 		return
 	}
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
-	hold, err := s.cache.Get(ctx, key)
+	hold, miss, err := s.find(ctx, key)
+	if miss != nil {
+		s.record(miss, p, role)
+	}
 	if err != nil {
 		log.Warn("get_state refused", "seconds", time.Since(begin).Seconds(), "err", err)
 		s.mu.Lock()

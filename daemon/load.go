@@ -77,6 +77,7 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	}
 	took := time.Since(begin)
 	s.decide(key, found)
+	s.ledger.loaded(bytes, took)
 	s.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "loader", target.Loader, "why", target.Reason,
 		"bytes", bytes, "seconds", took.Seconds())
 	return &cache.Contents{

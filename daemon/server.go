@@ -82,6 +82,7 @@ type Server struct {
 	o       Options
 	log     *slog.Logger
 	cache   *cache.Cache
+	ledger  *ledger
 	engines *engines
 	since   time.Time
 	ctx     context.Context // done when connections have to end
@@ -114,14 +115,14 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
+	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.config, s.configErr = o.Configure()
 	if s.configErr != nil {
 		s.config = config.Default()
 		s.log.Error("configuration is not used", "err", s.configErr)
 	}
-	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.fresh, Changed: s.changed, Store: o.Store})
+	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.freshNoted, Changed: s.changed, Store: o.Store})
 	s.engines = newEngines(func(pid int) {
 		s.cache.Detach(pid)
 		s.log.Debug("engine ended", "pid", pid)

@@ -23,6 +23,7 @@ func (s *Server) status() control.Status {
 		Problems: []string{}, Entries: []control.Entry{},
 		Counts: control.Counts{Hits: stats.Hits, Loads: stats.Loads, Failed: stats.Failed - s.declined, Refused: s.refused},
 	}
+	s.ledger.fill(&out.Counts)
 	if len(s.paths) > 0 {
 		out.Socket = s.paths[0]
 	}

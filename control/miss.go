@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package control
+
+import (
+	"time"
+
+	"github.com/wcache/wcache/fingerprint"
+)
+
+// Reasons why a request for weights was not answered from memory. They are the
+// values of the label "reason" in the metrics, and only ever added to.
+const (
+	MissNew     = "new"     // no rank of the model was held, or none with these options; loaded
+	MissOptions = "options" // the same weights were held with other options; loaded anew
+	MissLoading = "loading" // another request's load was waited for
+	MissChanged = "changed" // what was held is not what the files are now; loaded again
+	MissRefused = "refused" // a lasting no: the engine gives up and loads by itself
+	MissFailed  = "failed"  // a passing no, such as for lack of memory: the engine may ask again
+)
+
+// Reasons lists the reasons of a miss.
+func Reasons() []string {
+	return []string{MissNew, MissOptions, MissLoading, MissChanged, MissRefused, MissFailed}
+}
+
+// Miss is a request of an engine that was not answered from memory, as it was
+// when the request came.
+type Miss struct {
+	Time    time.Time `json:"time"`
+	PID     int       `json:"pid"`
+	Comm    string    `json:"comm"`
+	Role    string    `json:"role"` // "target", "draft"
+	Reason  string    `json:"reason"`
+	Seconds float64   `json:"seconds"` // until it was answered
+	// Field is that of the key on which a no hangs, "" if none is known.
+	Field   string `json:"field,omitempty"`
+	Message string `json:"message,omitempty"` // what was said against it, or why it was loaded again
+	Hint    string `json:"hint,omitempty"`
+	// Directories are those that are known to have the checkpoint's headers.
+	Directories []string        `json:"directories"`
+	Held        *Held           `json:"held,omitempty"` // nothing where nothing alike was held
+	Fingerprint fingerprint.Key `json:"fingerprint"`
+}
+
+// Held is the entry that was most like what a missed request asked for.
+type Held struct {
+	Key         string          `json:"key"`
+	Model       string          `json:"model"`
+	Fingerprint fingerprint.Key `json:"fingerprint"`
+}
