@@ -99,8 +99,8 @@ type Status struct {
 	Socket   string    `json:"socket"`
 	Device   Device    `json:"device"`
 	GPU      *GPU      `json:"gpu,omitempty"` // none of a host instance, or before anything was asked
-	Problems []string  `json:"problems"` // what is wrong now, such as a broken configuration
-	Bytes    int64     `json:"bytes"`    // on the device, of all entries
+	Problems []string  `json:"problems"`      // what is wrong now, such as a broken configuration
+	Bytes    int64     `json:"bytes"`         // on the device, of all entries
 	Counts   Counts    `json:"counts"`
 	Entries  []Entry   `json:"entries"`
 }
