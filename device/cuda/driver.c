@@ -42,8 +42,8 @@ int wc_open(wcDriver *d, const char *path, const char **missing, char *why, size
 	LOAD(cuMemSetAccess)
 	LOAD(cuMemExportToShareableHandle)
 	LOAD(cuMemImportFromShareableHandle)
-	LOAD(cuMemHostAlloc)
-	LOAD(cuMemFreeHost)
+	LOAD(cuMemHostRegister_v2)
+	LOAD(cuMemHostUnregister)
 	LOAD(cuMemcpyHtoDAsync_v2)
 	LOAD(cuMemcpyDtoH_v2)
 	LOAD(cuStreamCreate)
@@ -124,10 +124,10 @@ CUresult wc_import(wcDriver *d, CUcontext ctx, CUmemHandle *handle, int fd) {
 	// The descriptor itself goes in place of a pointer.
 	WITH(ctx) return d->cuMemImportFromShareableHandle(handle, (void *)(ptrdiff_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
-CUresult wc_host_alloc(wcDriver *d, CUcontext ctx, void **ptr, size_t bytes) {
-	WITH(ctx) return d->cuMemHostAlloc(ptr, bytes, CU_MEMHOSTALLOC_PORTABLE);
+CUresult wc_pin(wcDriver *d, CUcontext ctx, void *ptr, size_t bytes) {
+	WITH(ctx) return d->cuMemHostRegister_v2(ptr, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 }
-CUresult wc_host_free(wcDriver *d, CUcontext ctx, void *ptr) { WITH(ctx) return d->cuMemFreeHost(ptr); }
+CUresult wc_unpin(wcDriver *d, CUcontext ctx, void *ptr) { WITH(ctx) return d->cuMemHostUnregister(ptr); }
 CUresult wc_copy_in(wcDriver *d, CUcontext ctx, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
 	WITH(ctx) return d->cuMemcpyHtoDAsync_v2(dst, src, bytes, stream);
 }

@@ -207,18 +207,13 @@ func (d *driver) importMemory(ctx cuContext, f *fd.FD) (cuHandle, error) {
 	return h, err
 }
 
-// hostAlloc makes pinned memory, of undefined contents, that Go's runtime knows
-// nothing of.
-func (d *driver) hostAlloc(ctx cuContext, bytes int) ([]byte, error) {
-	var p unsafe.Pointer
-	if err := failed("cuMemHostAlloc", C.wc_host_alloc(&d.c, ctx, &p, C.size_t(bytes))); err != nil {
-		return nil, err
-	}
-	return unsafe.Slice((*byte)(p), bytes), nil
+// pin locks memory that Go's runtime knows nothing of, so that the GPU can fetch it.
+func (d *driver) pin(ctx cuContext, mem []byte) error {
+	return failed("cuMemHostRegister", C.wc_pin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem))))
 }
 
-func (d *driver) hostFree(ctx cuContext, mem []byte) error {
-	return failed("cuMemFreeHost", C.wc_host_free(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem))))
+func (d *driver) unpin(ctx cuContext, mem []byte) error {
+	return failed("cuMemHostUnregister", C.wc_unpin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
 // copyIn starts a copy from pinned memory, which must stay until it is done.

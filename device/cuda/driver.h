@@ -32,7 +32,7 @@ enum {
 	CU_STREAM_NON_BLOCKING = 1,
 	CU_EVENT_BLOCKING_SYNC = 1,
 	CU_EVENT_DISABLE_TIMING = 2,
-	CU_MEMHOSTALLOC_PORTABLE = 1,
+	CU_MEMHOSTREGISTER_PORTABLE = 1,
 	CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
 	CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
 	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
@@ -95,8 +95,8 @@ typedef struct {
 	CUresult (*cuMemSetAccess)(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count);
 	CUresult (*cuMemExportToShareableHandle)(void *fd, CUmemHandle handle, int type, unsigned long long flags);
 	CUresult (*cuMemImportFromShareableHandle)(CUmemHandle *handle, void *fd, int type);
-	CUresult (*cuMemHostAlloc)(void **ptr, size_t bytes, unsigned flags);
-	CUresult (*cuMemFreeHost)(void *ptr);
+	CUresult (*cuMemHostRegister_v2)(void *ptr, size_t bytes, unsigned flags);
+	CUresult (*cuMemHostUnregister)(void *ptr);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
 	CUresult (*cuMemcpyDtoH_v2)(void *dst, CUdeviceptr src, size_t bytes);
 	CUresult (*cuStreamCreate)(CUstream *stream, unsigned flags);
@@ -135,8 +135,8 @@ CUresult wc_unmap(wcDriver *d, CUcontext ctx, CUdeviceptr ptr, size_t bytes);
 CUresult wc_set_access(wcDriver *d, CUcontext ctx, CUdeviceptr ptr, size_t bytes, CUdevice device, int flags);
 CUresult wc_export(wcDriver *d, int *fd, CUmemHandle handle);
 CUresult wc_import(wcDriver *d, CUcontext ctx, CUmemHandle *handle, int fd);
-CUresult wc_host_alloc(wcDriver *d, CUcontext ctx, void **ptr, size_t bytes);
-CUresult wc_host_free(wcDriver *d, CUcontext ctx, void *ptr);
+CUresult wc_pin(wcDriver *d, CUcontext ctx, void *ptr, size_t bytes);
+CUresult wc_unpin(wcDriver *d, CUcontext ctx, void *ptr);
 CUresult wc_copy_in(wcDriver *d, CUcontext ctx, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
 CUresult wc_copy_out(wcDriver *d, CUcontext ctx, void *dst, CUdeviceptr src, size_t bytes);
 CUresult wc_stream_create(wcDriver *d, CUcontext ctx, CUstream *stream);

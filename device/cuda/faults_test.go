@@ -39,7 +39,7 @@ func TestFaults(t *testing.T) {
 		{"cuMemSetAccess", false},
 		{"cuStreamCreate", false},
 		{"cuEventCreate", false},
-		{"cuMemHostAlloc", false},
+		{"cuMemHostRegister_v2", false},
 		{"cuMemcpyHtoDAsync_v2", false},
 		{"cuEventRecord", false},
 		{"cuEventSynchronize", false},
@@ -69,7 +69,7 @@ func TestFaultsAtTheEnd(t *testing.T) {
 	library := build(t)
 	for _, call := range []string{
 		"cuMemUnmap", "cuMemAddressFree", "cuMemRelease", "cuDevicePrimaryCtxRelease_v2",
-		"cuEventDestroy_v2", "cuMemFreeHost", "cuStreamDestroy_v2",
+		"cuEventDestroy_v2", "cuMemHostUnregister", "cuStreamDestroy_v2",
 	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +99,7 @@ func refused(t *testing.T, err error, call string) {
 // A buffer that lacks a writer's bytes is never a segment.
 func TestNoSealAfterFailure(t *testing.T) {
 	library, uuid := build(t), newGPU(t, 0)
-	for _, call := range []string{"cuMemHostAlloc", "cuMemcpyHtoDAsync_v2", "cuEventSynchronize", "cuStreamSynchronize"} {
+	for _, call := range []string{"cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuEventSynchronize", "cuStreamSynchronize"} {
 		t.Setenv("FAKE_CUDA_FAIL", call+":1:700")
 		d := open(t, library, uuid)
 		b, err := d.Alloc(8 << 20)

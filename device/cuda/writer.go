@@ -30,7 +30,7 @@ type writer struct {
 
 // piece is a part of the staging, allocated when it is first needed.
 type piece struct {
-	mem  []byte
+	mem  *staging
 	used int     // bytes that are given out
 	done cuEvent // after the last copy from it, once the writer has moved on
 }
@@ -83,11 +83,11 @@ func (w *writer) stage(n int) ([]byte, error) {
 		if p.done, err = w.driver.newEvent(w.ctx); err != nil {
 			return nil, err
 		}
-		if p.mem, err = w.driver.hostAlloc(w.ctx, w.MaxBlock()); err != nil {
+		if p.mem, err = newStaging(w.driver, w.ctx, w.MaxBlock()); err != nil {
 			return nil, err
 		}
 	}
-	mem := p.mem[p.used : p.used+n : p.used+n]
+	mem := p.mem.bytes[p.used : p.used+n : p.used+n]
 	p.used += (n + pageBytes - 1) / pageBytes * pageBytes
 	return mem, nil
 }
@@ -135,7 +135,7 @@ func (w *writer) Close() error {
 			errs = append(errs, w.driver.endEvent(w.ctx, p.done))
 		}
 		if p.mem != nil {
-			errs = append(errs, w.driver.hostFree(w.ctx, p.mem))
+			errs = append(errs, p.mem.free(w.driver, w.ctx))
 		}
 	}
 	errs = append(errs, w.driver.endStream(w.ctx, w.stream))

@@ -379,31 +379,28 @@ CUresult cuEventDestroy_v2(struct event *event) {
 
 // Pinned memory and copies
 
-CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags) {
+CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags) {
 	(void)flags;
 	ENTER_CONTEXT
+	if (!bytes) LEAVE(INVALID_VALUE);
 	struct host *h = calloc(1, sizeof *h);
-	h->at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-	h->bytes = bytes;
-	h->next = hosts;
+	*h = (struct host){.next = hosts, .at = memset(ptr, 0xa5, bytes), .bytes = bytes};
 	hosts = h;
-	*ptr = memset(h->at, 0xa5, bytes);
 	current->hosts++;
 	LEAVE(SUCCESS);
 }
 
-CUresult cuMemFreeHost(void *ptr) {
+CUresult cuMemHostUnregister(void *ptr) {
 	ENTER_CONTEXT
 	for (struct host **h = &hosts; *h; h = &(*h)->next) {
 		struct host *found = *h;
 		if (found->at != ptr) continue;
 		int early = busy(found->at, found->bytes);
 		*h = found->next;
-		free(found->at);
 		free(found);
 		current->hosts--;
 		pthread_mutex_unlock(&mu);
-		if (early) REFUSE(ILLEGAL_STATE, "pinned memory is freed with a copy from it in flight");
+		if (early) REFUSE(ILLEGAL_STATE, "memory is unpinned with a copy from it in flight");
 		return SUCCESS;
 	}
 	LEAVE(INVALID_VALUE);
