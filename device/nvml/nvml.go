@@ -10,9 +10,12 @@
 package nvml
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -23,21 +26,27 @@ type Machine struct {
 	GPUs   []GPU  // in PCI order
 }
 
-// GPU is one GPU. If Err is set the fields after it are as far as they could be
-// read; a GPU that is lost or needs a reset may have none of them.
+// GPU is one GPU, or a MIG slice of one. If Err is set the fields after it are as
+// far as they could be read; a GPU that is lost or needs a reset may have none of
+// them.
 type GPU struct {
-	Index     int
-	Err       error  // an nvml.Return at its end
-	UUID      string // GPU-…
-	Name      string // such as NVIDIA H200
-	PCI       string // bus address, such as 00000000:19:00.0
-	Total     int64  // bytes of memory, less what the driver reserves if it says so
-	Used      int64  // bytes, of all processes and of memory without one
-	Free      int64  // bytes
-	Processes []Process
+	Index int    // -1 for a slice, and where it isn't known
+	Err   error  // an nvml.Return at its end
+	UUID  string // GPU-… or MIG-…
+	Name  string // such as NVIDIA H200
+	PCI   string // bus address, such as 00000000:19:00.0
+	Total int64  // bytes of memory, less what the driver reserves if it says so
+	Used  int64  // bytes, of all processes and of memory without one
+	Free  int64  // bytes
+	// Uncorrected counts the errors of the whole GPU's memory that ECC could not
+	// correct, since the driver was loaded; -1 where nothing counts them.
+	Uncorrected int64
+	// Reset tells that the driver wants the GPU reset, or the machine restarted.
+	Reset     bool
+	Processes []Process // by pid
 }
 
-// Process is a process with a CUDA context on a GPU.
+// Process is a process with a context on a GPU, for computing or for graphics.
 type Process struct {
 	PID   int
 	Bytes int64 // of GPU memory, -1 if the driver doesn't say
@@ -56,56 +65,110 @@ func (e *NoDriver) Unwrap() error { return e.Err }
 const libraryName = "libnvidia-ml.so.1"
 
 // Read asks about every GPU of the machine. It takes some milliseconds, and a
-// second or more where no persistence daemon runs. It is not safe for concurrent
-// use. The error is a *NoDriver if nothing could be asked at all.
+// second or more where no persistence daemon runs; a GPU that is lost can keep it
+// for ever. It is not safe for concurrent use. The error is a *NoDriver if nothing
+// could be asked at all.
 func Read() (*Machine, error) { return read(libraryName) }
 
+// Find is Read for the one GPU, or MIG slice, of that uuid. One that the driver
+// doesn't know is the Err of the machine's only GPU: an nvml.Return, which is the
+// one of a GPU that is lost if there is one that can't say its name any more.
+func Find(uuid string) (*Machine, error) { return find(libraryName, uuid) }
+
 func read(library string) (*Machine, error) {
-	lib := nvml.New(nvml.WithLibraryPath(library))
-	if r := lib.Init(); r != nvml.SUCCESS {
-		return nil, noDriver(library, r)
+	lib, m, err := open(library)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = lib.Shutdown() }() // all is read by then
-
-	m := new(Machine)
-	var r nvml.Return
-	if m.Driver, r = lib.SystemGetDriverVersion(); r != nvml.SUCCESS {
-		return nil, fmt.Errorf("ask NVML for the driver's version: %w", r)
-	}
 	n, r := lib.DeviceGetCount()
 	if r != nvml.SUCCESS {
 		return nil, fmt.Errorf("ask NVML for GPUs: %w", r)
 	}
-	// A call that an older library lacks would end the process.
-	reserved := lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil
 	for i := range n {
-		m.GPUs = append(m.GPUs, readGPU(lib, i, reserved))
+		d, r := lib.DeviceGetHandleByIndex(i)
+		if r != nvml.SUCCESS {
+			m.GPUs = append(m.GPUs, GPU{Index: i, Uncorrected: -1, Err: fmt.Errorf("open GPU %d: %w", i, r)})
+			continue
+		}
+		m.GPUs = append(m.GPUs, readGPU(lib, d, i))
 	}
 	return m, nil
 }
 
-// readGPU reads as much as the GPU answers.
-func readGPU(lib nvml.Interface, index int, reserved bool) GPU {
-	g := GPU{Index: index}
-	d, r := lib.DeviceGetHandleByIndex(index)
-	if r != nvml.SUCCESS {
-		g.Err = fmt.Errorf("open GPU %d: %w", index, r)
-		return g
+func find(library, uuid string) (*Machine, error) {
+	lib, m, err := open(library)
+	if err != nil {
+		return nil, err
 	}
+	defer func() { _ = lib.Shutdown() }()
+	d, r := lib.DeviceGetHandleByUUID(uuid)
+	if r != nvml.SUCCESS {
+		if lost := anyLost(lib); lost != nvml.SUCCESS && r == nvml.ERROR_NOT_FOUND {
+			r = lost
+		}
+		m.GPUs = []GPU{{Index: -1, UUID: uuid, Uncorrected: -1, Err: fmt.Errorf("open GPU %s: %w", uuid, r)}}
+		return m, nil
+	}
+	index := -1
+	if i, r := d.GetIndex(); r == nvml.SUCCESS && !isSlice(uuid) {
+		index = i
+	}
+	g := readGPU(lib, d, index)
+	g.UUID = uuid
+	m.GPUs = []GPU{g}
+	return m, nil
+}
+
+// anyLost is why a GPU of the machine can't be opened.
+func anyLost(lib nvml.Interface) nvml.Return {
+	n, _ := lib.DeviceGetCount()
+	for i := range n {
+		if _, r := lib.DeviceGetHandleByIndex(i); r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_RESET_REQUIRED {
+			return r
+		}
+	}
+	return nvml.SUCCESS
+}
+
+// open loads the library and begins a machine.
+func open(library string) (nvml.Interface, *Machine, error) {
+	lib := nvml.New(nvml.WithLibraryPath(library))
+	if r := lib.Init(); r != nvml.SUCCESS {
+		return nil, nil, noDriver(library, r)
+	}
+	m := new(Machine)
+	var r nvml.Return
+	if m.Driver, r = lib.SystemGetDriverVersion(); r != nvml.SUCCESS {
+		_ = lib.Shutdown() // the first error is the one to tell
+		return nil, nil, fmt.Errorf("ask NVML for the driver's version: %w", r)
+	}
+	return lib, m, nil
+}
+
+// isSlice tells a MIG slice by its name.
+func isSlice(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
+
+// readGPU reads as much as the GPU answers.
+func readGPU(lib nvml.Interface, d nvml.Device, index int) GPU {
+	g := GPU{Index: index, Uncorrected: -1}
 	note := func(what string, r nvml.Return) {
 		if r != nvml.SUCCESS && g.Err == nil {
 			g.Err = fmt.Errorf("read %s of GPU %d: %w", what, index, r)
 		}
 	}
+	var r nvml.Return
 	g.UUID, r = d.GetUUID()
 	note("uuid", r)
 	g.Name, r = d.GetName()
 	note("name", r)
 	pci, r := d.GetPciInfo()
-	note("address", r)
+	if !isSlice(g.UUID) {
+		note("address", r)
+	}
 	g.PCI = text(pci.BusId[:])
-
-	if reserved {
+	// A call that an older library lacks would end the process.
+	if lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil {
 		mem, r := d.GetMemoryInfo_v2()
 		note("memory", r)
 		g.Total, g.Used, g.Free = int64(mem.Total-mem.Reserved), int64(mem.Used), int64(mem.Free)
@@ -114,17 +177,64 @@ func readGPU(lib nvml.Interface, index int, reserved bool) GPU {
 		note("memory", r)
 		g.Total, g.Used, g.Free = int64(mem.Total), int64(mem.Used), int64(mem.Free)
 	}
-
-	list, r := d.GetComputeRunningProcesses()
+	g.Processes, r = processes(d)
 	note("processes", r)
+	whole := d
+	if isSlice(g.UUID) {
+		if whole, r = d.GetDeviceHandleFromMigDeviceHandle(); r != nvml.SUCCESS {
+			note("whole", r)
+			return g
+		}
+	}
+	n, r := whole.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+	switch r {
+	case nvml.SUCCESS:
+		g.Uncorrected = int64(n)
+	case nvml.ERROR_NOT_SUPPORTED: // without ECC, or with it turned off
+	default:
+		note("memory errors", r)
+	}
+	g.Reset = wantsReset(whole)
+	return g
+}
+
+// wantsReset asks what the driver would have done about errors that it has seen.
+// Drivers before 555 don't know the question.
+func wantsReset(d nvml.Device) bool {
+	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if r := d.GetFieldValues(field); r != nvml.SUCCESS || field[0].NvmlReturn != uint32(nvml.SUCCESS) {
+		return false
+	}
+	switch nvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(field[0].Value[:])) {
+	case nvml.GPU_RECOVERY_ACTION_GPU_RESET, nvml.GPU_RECOVERY_ACTION_NODE_REBOOT,
+		nvml.GPU_RECOVERY_ACTION_BUS_RESET, nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:
+		return true
+	}
+	return false // nothing, or something that can wait until the GPU is idle
+}
+
+// processes lists those that compute and those that draw, each once.
+func processes(d nvml.Device) ([]Process, nvml.Return) {
+	list, r := d.GetComputeRunningProcesses()
+	if r != nvml.SUCCESS {
+		return nil, r
+	}
+	drawing, r := d.GetGraphicsRunningProcesses()
+	if r == nvml.SUCCESS { // slices and some servers' GPUs don't draw
+		list = append(list, drawing...)
+	}
+	var out []Process
 	for _, p := range list {
 		bytes := int64(-1)
 		if p.UsedGpuMemory != math.MaxUint64 { // NVML_VALUE_NOT_AVAILABLE
 			bytes = int64(p.UsedGpuMemory)
 		}
-		g.Processes = append(g.Processes, Process{PID: int(p.Pid), Bytes: bytes})
+		if !slices.ContainsFunc(out, func(x Process) bool { return x.PID == int(p.Pid) }) {
+			out = append(out, Process{PID: int(p.Pid), Bytes: bytes})
+		}
 	}
-	return g
+	slices.SortFunc(out, func(a, b Process) int { return a.PID - b.PID })
+	return out, nvml.SUCCESS
 }
 
 // text is a C string.
@@ -138,6 +248,16 @@ func text(s []int8) string {
 	}
 	return string(b)
 }
+
+// Lost tells whether the GPU has fallen off the bus.
+func (g GPU) Lost() bool { return errors.Is(g.Err, nvml.ERROR_GPU_IS_LOST) }
+
+// NeedsReset tells whether the GPU can't be used before it is reset, or the
+// machine is restarted.
+func (g GPU) NeedsReset() bool { return g.Reset || errors.Is(g.Err, nvml.ERROR_RESET_REQUIRED) }
+
+// Absent tells whether the driver knows no GPU of this name.
+func (g GPU) Absent() bool { return errors.Is(g.Err, nvml.ERROR_NOT_FOUND) }
 
 func noDriver(library string, r nvml.Return) error {
 	e := &NoDriver{Err: r, Do: "see what nvidia-smi says"}

@@ -5,6 +5,7 @@ package nvml
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -43,23 +44,27 @@ func TestRead(t *testing.T) {
 	want := &Machine{
 		Driver: "580.159.03",
 		GPUs: []GPU{{
-			Index:     0,
-			UUID:      "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca",
-			Name:      "NVIDIA H200",
-			PCI:       "00000000:19:00.0",
-			Total:     143157 << 20,
-			Used:      2182 << 20,
-			Free:      140975 << 20,
-			Processes: []Process{{4242, 629 << 20}, {4243, -1}},
+			Index:       0,
+			UUID:        "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca",
+			Name:        "NVIDIA H200",
+			PCI:         "00000000:19:00.0",
+			Total:       143157 << 20,
+			Used:        2182 << 20,
+			Free:        140975 << 20,
+			Uncorrected: -1,
+			Processes:   []Process{{4242, 629 << 20}, {4243, -1}},
 		}, {
-			Index: 1,
-			Err:   nvml.ERROR_GPU_IS_LOST,
+			Index:       1,
+			Uncorrected: -1,
+			Err:         nvml.ERROR_GPU_IS_LOST,
 		}},
 	}
 	same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) || errors.Is(b, a) })
 	if diff := cmp.Diff(want, got, same); diff != "" {
 		t.Error(diff)
 	}
+
+	testFind(t, library)
 
 	for result, do := range map[string]string{
 		"9":  "load the kernel module: modprobe nvidia",
@@ -72,6 +77,73 @@ func TestRead(t *testing.T) {
 		if _, err := read(library); !errors.As(err, &none) || none.Do != do {
 			t.Errorf("nvmlInit returns %s: %v; want the advice %q", result, err, do)
 		}
+	}
+}
+
+// testFind has one GPU after another in each state.
+func testFind(t *testing.T, library string) {
+	const whole, slice = "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca", "MIG-11111111-2222-3333-4444-555555555555"
+	file := filepath.Join(t.TempDir(), "machine")
+	t.Setenv("FAKE_NVML", file)
+	for _, c := range []struct {
+		about, machine, uuid string
+		want                 GPU
+		lost, reset, absent  bool
+	}{
+		{
+			about: "one that is well", uuid: whole,
+			machine: "gpu GPU-other\ngpu " + whole + "\ntotal 1000\nused 300\necc 2\nprocess 7 100\ngraphics 6 50\ngraphics 7 100\nrecovery 3",
+			want: GPU{
+				Index: 1, UUID: whole, Name: "NVIDIA H200", PCI: "00000000:19:00.0", Total: 1000 << 20, Used: 300 << 20, Free: 700 << 20,
+				Uncorrected: 2, Processes: []Process{{6, 50 << 20}, {7, 100 << 20}},
+			},
+		},
+		{
+			about: "a slice, whose errors are its GPU's", uuid: slice,
+			machine: "gpu " + whole + "\necc 3\nslice " + slice + "\ntotal 100\nused 1\nprocess 9 1",
+			want: GPU{
+				Index: -1, UUID: slice, Name: "NVIDIA H200 MIG 1g.18gb", PCI: "00000000:19:00.0", Total: 100 << 20, Used: 1 << 20, Free: 99 << 20,
+				Uncorrected: 3, Processes: []Process{{9, 1 << 20}},
+			},
+		},
+		{
+			about: "one that the driver wants reset", uuid: whole, reset: true,
+			machine: "gpu " + whole + "\nrecovery 1",
+			want:    GPU{UUID: whole, Name: "NVIDIA H200", PCI: "00000000:19:00.0", Uncorrected: -1, Reset: true},
+		},
+		{
+			about: "one that answers nothing before a reset", uuid: whole, reset: true,
+			machine: "gpu " + whole + "\nfail 16",
+			want:    GPU{Index: -1, UUID: whole, Uncorrected: -1, Err: nvml.ERROR_RESET_REQUIRED},
+		},
+		{
+			about: "one that is lost", uuid: whole, lost: true,
+			machine: "gpu " + whole + "\nfail 15",
+			want:    GPU{Index: -1, UUID: whole, Uncorrected: -1, Err: nvml.ERROR_GPU_IS_LOST},
+		},
+		{
+			about: "one that isn't there", uuid: whole, absent: true,
+			machine: "gpu GPU-other",
+			want:    GPU{Index: -1, UUID: whole, Uncorrected: -1, Err: nvml.ERROR_NOT_FOUND},
+		},
+	} {
+		if err := os.WriteFile(file, []byte(c.machine), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m, err := find(library, c.uuid)
+		if err != nil {
+			t.Fatalf("%s: %v", c.about, err)
+		}
+		same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) || errors.Is(b, a) })
+		if diff := cmp.Diff(&Machine{Driver: "580.159.03", GPUs: []GPU{c.want}}, m, same); diff != "" {
+			t.Errorf("%s:\n%s", c.about, diff)
+		}
+		if g := m.GPUs[0]; g.Lost() != c.lost || g.NeedsReset() != c.reset || g.Absent() != c.absent {
+			t.Errorf("%s: lost %v, needs reset %v, absent %v", c.about, g.Lost(), g.NeedsReset(), g.Absent())
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
 	}
 }
 
