@@ -162,7 +162,7 @@ func BenchmarkFill(b *testing.B) {
 	for _, o := range benchOptions() {
 		for _, workers := range []int{4, 6, 8, 10, 12, 16} {
 			bench(b, o, workers, func(buf device.Buffer) error {
-				return native.Fill(b.Context(), plan, buf, workers, o.BlockBytes, nil)
+				return native.Fill(b.Context(), plan, buf, native.Options{Workers: workers, BlockBytes: o.BlockBytes})
 			})
 		}
 	}

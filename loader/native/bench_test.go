@@ -135,7 +135,7 @@ func (p *benchPlan) run(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := Fill(b.Context(), &p.plan, buf, 0, 0, nil); err != nil {
+		if err := Fill(b.Context(), &p.plan, buf, Options{}); err != nil {
 			b.Fatal(err)
 		}
 		fill = min(fill, time.Since(start))

@@ -108,7 +108,7 @@ func (w *worker) run(c *layout.Copy, dst, src, n int64) error {
 		out := castBytes(c, part)
 		err := w.write(dst, int(out), func(b []byte) error {
 			if c.From == c.To {
-				return w.sources[c.File].read(b, src)
+				return w.readBlock(w.sources[c.File], b, src)
 			}
 			return w.cast(b, c, src, part)
 		})

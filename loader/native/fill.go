@@ -32,18 +32,25 @@ const (
 	minWorkers, maxWorkers = 4, 16
 )
 
+// Options say how to fill. The zero value is right for host memory.
+type Options struct {
+	Workers    int  // that read in parallel, one device writer each; 0: as many as suit the CPUs
+	BlockBytes int  // most bytes that one reads at once; 0: 4 MiB
+	Direct     bool // files that aren't in the page cache are read past it, where that can be done
+	// Progress is called by the workers, all at once, with the bytes that each just
+	// wrote. It may be nil.
+	Progress func(n int64)
+}
+
 // Fill carries plan out in buf, which has to have the bytes of the plan's segment.
 // It may leave buf half filled when it fails, with *Changed or *Unreadable for a
-// file that it can't use.
-//
-// Workers read in parallel, one device writer each; 0 means as many as suit the
-// CPUs. BlockBytes is the most that one reads at once; 0 means 4 MiB. Progress,
-// which may be nil, is called by the workers, all at once, with the bytes that
-// each just wrote. When ctx is done Fill ends after the blocks that are in flight.
-func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, workers, blockBytes int, progress func(n int64)) error {
+// file that it can't use. When ctx is done it ends after the blocks that are in
+// flight.
+func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) error {
 	if err := Check(plan, buf.Bytes()); err != nil {
 		return err
 	}
+	workers, blockBytes, progress := o.Workers, o.BlockBytes, o.Progress
 	if workers <= 0 {
 		workers = defaultWorkers()
 	}
@@ -54,7 +61,7 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, workers, bl
 	if progress == nil {
 		progress = func(int64) {}
 	}
-	sources, err := openSources(plan.Files)
+	sources, err := openSources(plan.Files, o.Direct)
 	if err != nil {
 		return err
 	}
@@ -98,6 +105,7 @@ type worker struct {
 	progress func(int64)
 	out      device.Writer
 	scratch  []byte
+	aligned  aligned
 }
 
 func (w *worker) do(tasks []task, buf device.Buffer, next *atomic.Int64) error {
@@ -108,6 +116,7 @@ func (w *worker) do(tasks []task, buf device.Buffer, next *atomic.Int64) error {
 	w.out = out
 	w.block = min(w.block, out.MaxBlock()/minBlock*minBlock)
 	w.scratch = make([]byte, scratchBytes)
+	defer w.aligned.free()
 	for err == nil {
 		i := int(next.Add(1)) - 1
 		if i >= len(tasks) {

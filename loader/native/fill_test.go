@@ -71,7 +71,7 @@ func TestFill(t *testing.T) {
 				}
 				defer buf.Close()
 				var done atomic.Int64
-				err = Fill(t.Context(), plan, buf, test.workers, test.block, func(n int64) { done.Add(n) })
+				err = Fill(t.Context(), plan, buf, Options{Workers: test.workers, BlockBytes: test.block, Progress: func(n int64) { done.Add(n) }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -140,7 +140,7 @@ func fill(t *testing.T, ctx context.Context, plan *layout.Plan, hook func(n int6
 		t.Fatal(err)
 	}
 	defer buf.Close()
-	err = Fill(ctx, plan, &hooked{Buffer: buf, block: hook}, 2, minBlock, nil)
+	err = Fill(ctx, plan, &hooked{Buffer: buf, block: hook}, Options{Workers: 2, BlockBytes: minBlock})
 	if err == nil {
 		t.Fatal("Fill did not notice")
 	}

@@ -98,7 +98,7 @@ func fillStaged(t *testing.T, plan *layout.Plan) []byte {
 		t.Fatal(err)
 	}
 	defer buf.Close()
-	if err := Fill(t.Context(), plan, buf, 2, 0, nil); err != nil {
+	if err := Fill(t.Context(), plan, buf, Options{Workers: 2}); err != nil {
 		t.Fatal(err)
 	}
 	return contents(t, buf)

@@ -43,24 +43,36 @@ func (e *Unreadable) Unwrap() error { return e.Err }
 type source struct {
 	fd   *fd.FD
 	file layout.File
+
+	// For what isn't in the page cache; nil: everything goes through it.
+	direct, probe *fd.FD
 }
 
-func openSources(files []layout.File) ([]*source, error) {
+func openSources(files []layout.File, direct bool) ([]*source, error) {
 	var list []*source
 	for _, f := range files {
 		s, err := openSource(f)
+		if err == nil {
+			list = append(list, s)
+			if direct {
+				err = s.openDirect()
+			}
+		}
 		if err != nil {
 			closeSources(list)
 			return nil, err
 		}
-		list = append(list, s)
 	}
 	return list, nil
 }
 
 func closeSources(list []*source) {
 	for _, s := range list {
-		_ = s.fd.Close() // it was only read
+		for _, f := range []*fd.FD{s.fd, s.direct, s.probe} {
+			if f != nil {
+				_ = f.Close() // it was only read
+			}
+		}
 	}
 }
 
