@@ -75,7 +75,7 @@ func loadMain(args []string) error {
 			return &gated{Device: host.Open(), wait: wait}, nil
 		}
 	}
-	return loader.Child(context.Background(), os.NewFile(loader.ChildFD, "job"), open)
+	return loader.Child(context.Background(), os.NewFile(loader.ChildFD, "job"), open, nil)
 }
 
 // gated is a device on which nothing is filled before wait has returned.

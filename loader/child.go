@@ -22,13 +22,16 @@ import (
 // progressEvery is how often a child says how far it is.
 const progressEvery = 100 * time.Millisecond
 
+// Opener opens a device by name.
+type Opener func(name string) (device.Device, error)
+
 // Child does the one job that comes over conn, the descriptor ChildFD, which it
 // takes over. Open opens the device that the job names.
 //
 // It returns an error that the parent has been told of already. It returns at
 // once, even while a device hangs, when ctx is done or the parent is gone: the
 // process must then exit, which is all the cleaning up that there is.
-func Child(ctx context.Context, conn *os.File, open func(device string) (device.Device, error)) error {
+func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx context.Context, device string) string) error {
 	p, err := newPipe(conn)
 	if err != nil {
 		return err
@@ -50,7 +53,16 @@ func Child(ctx context.Context, conn *os.File, open func(device string) (device.
 	}()
 	done := make(chan error, 1)
 	var handed atomic.Bool
-	go func() { done <- work(ctx, p, job, open, &handed) }()
+	go func() {
+		err := work(ctx, p, job, open, &handed)
+		var full *device.NoMemory
+		if errors.As(err, &full) && users != nil && job.Patience > 0 {
+			if who := users(ctx, job.Device); who != "" {
+				err = fmt.Errorf("%w; %s", err, who)
+			}
+		}
+		done <- err
+	}()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -87,19 +99,15 @@ func receiveJob(p *pipe) (*Job, error) {
 
 // work does the job and hands over what came of it; before the last packet of
 // that, handed is set.
-func work(ctx context.Context, p *pipe, job *Job, open func(string) (device.Device, error), handed *atomic.Bool) (err error) {
+func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *atomic.Bool) (err error) {
 	if job.Plan == nil || job.Plan.Table == nil || len(job.Plan.Table.Segments) != 1 {
 		return errors.New("start job: the plan has no table of one segment")
 	}
-	d, err := open(job.Device)
-	if err != nil {
-		return fmt.Errorf("open device %q: %w", job.Device, err)
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	buf, err := d.Alloc(job.Plan.Table.Segments[0])
+	d, buf, err := allocate(ctx, p, job, open)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, d.Close()) }()
 	defer func() { err = errors.Join(err, buf.Close()) }()
 	if err := fill(ctx, p, job, buf); err != nil {
 		return err
@@ -118,9 +126,61 @@ func work(ctx context.Context, p *pipe, job *Job, open func(string) (device.Devi
 		return err
 	}
 	handed.Store(true) // the parent may hang up at once
-	handed.Store(true)
 	return p.send(&packet{Says: saysDone}, table)
 }
+
+// Waits between two tries to get a device's memory: the first and the longest.
+const (
+	firstWait = 250 * time.Millisecond
+	maxWait   = 2 * time.Second
+)
+
+// allocate opens the job's device and makes its buffer, and while there is no room
+// for it tries again until the job's patience is over. Meanwhile the device is
+// closed: a context has some memory too.
+func allocate(ctx context.Context, p *pipe, job *Job, open Opener) (device.Device, device.Buffer, error) {
+	begin := time.Now()
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		d, buf, err := openAndAlloc(job, open)
+		if err == nil {
+			return d, buf, nil
+		}
+		var full *device.NoMemory
+		if !errors.As(err, &full) {
+			return nil, nil, err
+		}
+		left := job.Patience - time.Since(begin)
+		if left <= 0 {
+			if job.Patience > 0 {
+				err = fmt.Errorf("%w, and there was no more within %v", err, job.Patience)
+			}
+			return nil, nil, err
+		}
+		_ = p.send(&packet{Says: saysProgress, Total: job.Plan.Table.Bytes(), Waiting: fmt.Sprintf("%d bytes, of which %d are free", full.Want, full.Free)}, nil)
+		select {
+		case <-time.After(min(wait, left)):
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		}
+	}
+}
+
+func openAndAlloc(job *Job, open Opener) (device.Device, device.Buffer, error) {
+	d, err := open(job.Device)
+	if err != nil {
+		return nil, nil, &noDevice{fmt.Errorf("open device %q: %w", job.Device, err)}
+	}
+	buf, err := d.Alloc(job.Plan.Table.Segments[0])
+	if err != nil {
+		return nil, nil, errors.Join(err, d.Close())
+	}
+	return d, buf, nil
+}
+
+// noDevice marks the error of a device that could not be opened.
+type noDevice struct{ error }
+
+func (e *noDevice) Unwrap() error { return e.error }
 
 // encodeTable makes the sealed file of a plan's table, for a segment that has
 // become as large as the device's granularity wants.
@@ -159,7 +219,9 @@ func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
 			}
 		}
 	})
-	err := native.Fill(ctx, job.Plan, buf, job.Workers, job.BlockBytes, func(n int64) { done.Add(n) })
+	err := native.Fill(ctx, job.Plan, buf, native.Options{
+		Workers: job.Workers, BlockBytes: job.BlockBytes, Direct: job.Direct, Progress: func(n int64) { done.Add(n) },
+	})
 	close(stop)
 	wg.Wait()
 	if err != nil {
@@ -174,6 +236,7 @@ func classify(err error) *Error {
 	var memory *device.NoMemory
 	var changed *native.Changed
 	var unreadable *native.Unreadable
+	var none *noDevice
 	switch {
 	case errors.As(err, &memory):
 		e.Kind, e.Want, e.Free = KindNoMemory, memory.Want, memory.Free
@@ -181,6 +244,8 @@ func classify(err error) *Error {
 		e.Kind = KindFileChanged
 	case errors.As(err, &unreadable):
 		e.Kind = KindFileUnreadable
+	case errors.As(err, &none):
+		e.Kind = KindNoDevice
 	}
 	if len(e.Message) > maxText {
 		e.Message = e.Message[:maxText]

@@ -86,12 +86,12 @@ func childMain(how string) int {
 	switch {
 	case what == "hang" && when == "deaf":
 		// It never looks at the socket again, and its device hangs.
-		go func() { _ = Child(context.Background(), conn, open(act)) }()
+		go func() { _ = Child(context.Background(), conn, open(act), nil) }()
 		time.Sleep(time.Hour)
 	case when == "after the segment" || when == "before done" || when == "after handing over":
 		return handOver(conn, act)
 	}
-	if err := Child(context.Background(), conn, open(act)); err != nil {
+	if err := Child(context.Background(), conn, open(act), nil); err != nil {
 		return 1
 	}
 	return 0

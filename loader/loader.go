@@ -3,9 +3,10 @@
 
 // Package loader fills device memory in a child process, so that whatever goes
 // wrong with a device or a disk ends the child and never the cache. [Run] is the
-// daemon's side; [Child] is the child's, which `wcache load` consists of.
+// daemon's side; [Child] is the child's, which `wcache load` consists of. For the
+// same reason [Ask] has a child look how a GPU is.
 //
-// They talk over a SOCK_SEQPACKET socketpair in packets of JSON (package-internal,
+// Run and Child talk over a SOCK_SEQPACKET socketpair in packets of JSON (package-internal,
 // both sides are always the same binary). The job goes to the child as a sealed
 // memory file; segments and the table come back as descriptors (SCM_RIGHTS).
 package loader
@@ -27,6 +28,10 @@ type Job struct {
 	Plan       *layout.Plan `json:"plan"`
 	Workers    int          `json:"workers"`     // that read in parallel; 0: as many as suit the CPUs
 	BlockBytes int          `json:"block_bytes"` // most bytes of one read; 0: 4 MiB
+	Direct     bool         `json:"direct"`      // files that aren't in the page cache are read past it
+	// Patience is how long to try again while the device is full; 0: not at all,
+	// and nobody is asked who has filled it.
+	Patience time.Duration `json:"patience"`
 }
 
 // Progress says how far a job is.
@@ -34,6 +39,8 @@ type Progress struct {
 	Allocated int64 // bytes of device memory that are held
 	Done      int64 // bytes that are filled
 	Total     int64 // bytes that will be
+	// Waiting says that nothing can be done yet, and what is waited for.
+	Waiting string
 }
 
 // Result is a finished job. The caller owns all descriptors, see Close.
@@ -83,6 +90,8 @@ const (
 	KindFileChanged = "file changed"
 	// KindFileUnreadable: a file is missing or can't be read.
 	KindFileUnreadable = "file unreadable"
+	// KindNoDevice: the device can't be used at all; the message says what to do.
+	KindNoDevice = "no device"
 	// KindDied: the child ended without a word: killed, out of memory, crashed.
 	KindDied = "died"
 	// KindFailed is anything else.

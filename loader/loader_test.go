@@ -325,7 +325,7 @@ func TestChildFails(t *testing.T) {
 		}, Error{Kind: KindFileUnreadable, Message: `read "{}" at byte 0: is a directory`}},
 		{"device fails", "fail", nil, Error{Kind: KindFailed, Message: "fell off the bus"}},
 		{"no such device", "work", func(_ *testing.T, j *Job) { j.Device = "9" },
-			Error{Kind: KindFailed, Message: `open device "9": there is none`}},
+			Error{Kind: KindNoDevice, Message: `open device "9": there is none`}},
 		{"bad plan", "work", func(_ *testing.T, j *Job) { j.Plan.Copies = nil },
 			Error{Kind: KindFailed, Message: "check plan: nothing writes byte 0"}},
 		{"no plan", "work", func(_ *testing.T, j *Job) { j.Plan = nil },

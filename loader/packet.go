@@ -27,7 +27,7 @@ const (
 // parent: progress, then a segment each, then done; or, at any time, error.
 const (
 	saysJob      = "job"      // with the descriptor of the job
-	saysProgress = "progress" // Allocated, Done, Total
+	saysProgress = "progress" // Allocated, Done, Total, Waiting
 	saysSegment  = "segment"  // Bytes, with the descriptor
 	saysDone     = "done"     // with the descriptor of the table
 	saysError    = "error"    // Error
@@ -39,6 +39,7 @@ type packet struct {
 	Done      int64  `json:"done,omitempty"`
 	Total     int64  `json:"total,omitempty"`
 	Bytes     int64  `json:"bytes,omitempty"`
+	Waiting   string `json:"waiting,omitempty"`
 	Error     *Error `json:"error,omitempty"`
 }
 

@@ -175,7 +175,7 @@ func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress
 		}
 		switch m.Says {
 		case saysProgress:
-			progress(Progress{Allocated: m.Allocated, Done: m.Done, Total: m.Total})
+			progress(Progress{Allocated: m.Allocated, Done: m.Done, Total: m.Total, Waiting: m.Waiting})
 		case saysSegment:
 			r.Segments = append(r.Segments, device.Segment{FD: f, Bytes: m.Bytes})
 			r.Bytes += m.Bytes

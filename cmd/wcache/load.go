@@ -25,7 +25,7 @@ func (a *app) load() *cobra.Command {
 			if st, err := conn.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
 			}
-			return loader.Child(cmd.Context(), conn, open)
+			return loader.Child(cmd.Context(), conn, open, memoryUsers)
 		},
 	}
 }

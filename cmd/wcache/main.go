@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"os/user"
 	"runtime/debug"
 	"slices"
 
@@ -45,15 +46,17 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	a := &app{out: os.Stdout, err: os.Stderr, env: os.Getenv}
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}
 	return a.execute(ctx, os.Args[1:])
 }
 
 // app is one run of the command.
 type app struct {
+	in       *os.File // nil: nobody types
 	out, err io.Writer
 	env      func(string) string
 	json     bool
+	quiet    bool
 	gpu      string
 	socket   string
 }
@@ -68,10 +71,10 @@ type hinted struct {
 func (h *hinted) Error() string { return h.err.Error() }
 func (h *hinted) Unwrap() error { return h.err }
 
-// quiet is an exit status with nothing more to say.
-type quiet struct{ exit int }
+// silent is an exit status with nothing more to say.
+type silent struct{ exit int }
 
-func (q *quiet) Error() string { return fmt.Sprintf("exit status %d", q.exit) }
+func (s *silent) Error() string { return fmt.Sprintf("exit status %d", s.exit) }
 
 // usage is an error of the command line.
 func usage(format string, args ...any) error {
@@ -83,24 +86,29 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetArgs(args)
 	a.json = slices.Contains(args, "--json") // for errors of flags before it, too
 	err := root.ExecuteContext(ctx)
-	var q *quiet
+	var told *silent
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &q):
-		return q.exit
+	case errors.As(err, &told):
+		return told.exit
 	}
 	report := a.describe(err)
 	if a.json {
 		b, _ := json.Marshal(map[string]any{"error": report}) // strings always encode
 		fmt.Fprintln(a.err, string(b))
 	} else {
-		fmt.Fprintf(a.err, "wcache: error: %s\n", report.Message)
-		if report.Hint != "" {
-			fmt.Fprintf(a.err, "wcache: hint: %s\n", report.Hint)
-		}
+		fmt.Fprintf(a.err, "wcache: %s %s\n", a.palette(a.err).paint(bad, "error:"), report.Message)
+		a.hint(report.Hint)
 	}
 	return exitStatus(err, report.Code)
+}
+
+// hint says what to do, to those who want to hear it.
+func (a *app) hint(text string) {
+	if text != "" && !a.quiet {
+		fmt.Fprintf(a.err, "wcache: %s %s\n", a.palette(a.err).paint(strong, "hint:"), text)
+	}
 }
 
 func exitStatus(err error, code string) int {
@@ -181,9 +189,10 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "answer in JSON, errors too")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, hints or advice")
 	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
 	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
-	root.AddCommand(a.serve(), a.load(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
+	root.AddCommand(a.serve(), a.load(), a.health(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
 	for _, c := range append(root.Commands(), root) {
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, list []string) error {
@@ -210,6 +219,14 @@ func (a *app) engineSocket() string {
 		return a.socket
 	}
 	return client.Socket(a.env, os.Getuid(), a.gpu)
+}
+
+// userName is who this user is, as loginctl calls him.
+func (a *app) userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return a.env("USER")
 }
 
 // ask sends a control request to the instance. It never starts one.
