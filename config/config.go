@@ -53,6 +53,15 @@ type Config struct {
 	Assume []string `toml:"assume"`
 	// Workers is the number of threads of a load, 0 for as many as suit the machine.
 	Workers int `toml:"workers"`
+	// Block is the most bytes that such a thread reads at once, from MinBlock to
+	// MaxBlock, 0 for what suits the device.
+	Block Bytes `toml:"block"`
+	// Direct says to read past the page cache what isn't in it. Without it a load
+	// leaves the files in the cache, for a next one.
+	Direct bool `toml:"direct"`
+	// Torch is the version of the engines' torch, such as "2.14", for builds of vLLM
+	// from which it can't be told; "" for none.
+	Torch string `toml:"torch"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `toml:"log_level"`
 }
@@ -66,6 +75,15 @@ const (
 	AssumeRope    = "rope"
 )
 
+// Limits of Block, in bytes.
+const (
+	MinBlock = 1 << 20
+	MaxBlock = 256 << 20
+)
+
+// torchVersion is one of Torch's.
+var torchVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+([.+].*)?$`)
+
 // maxWorkers is more than the cores of any machine that is known.
 const maxWorkers = 1024
 
@@ -77,6 +95,7 @@ func Default() Config {
 		RequestTimeout: Duration(10 * time.Second),
 		LoadTimeout:    Duration(time.Hour),
 		Handles:        HandlesMapped,
+		Direct:         true,
 		LogLevel:       "info",
 	}
 }
@@ -215,6 +234,12 @@ func (c *Config) check() *fault {
 	}
 	if c.Workers < 0 || c.Workers > maxWorkers {
 		faults = append(faults, &fault{"workers", fmt.Sprintf("%d is not from 0 to %d", c.Workers, maxWorkers)})
+	}
+	if c.Block != 0 && (c.Block < MinBlock || c.Block > MaxBlock) {
+		faults = append(faults, &fault{"block", fmt.Sprintf("%d bytes are not from 1MiB to 256MiB", c.Block)})
+	}
+	if c.Torch != "" && !torchVersion.MatchString(c.Torch) {
+		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is no version such as \"2.14\"", c.Torch)})
 	}
 	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout} {
 		if d == 0 {

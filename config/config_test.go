@@ -44,6 +44,9 @@ assume = ["rope"]
 
 [instance."GPU-3f8a"]
 workers = 3
+block = "8MiB"
+direct = false
+torch = "2.12.1+rocm7"
 `)
 	missing := filepath.Join(t.TempDir(), "none.toml")
 	base := Default()
@@ -52,7 +55,7 @@ workers = 3
 	zero := base
 	zero.Budget, zero.Handles = 80<<30+512<<20, HandlesValue
 	gpu := base
-	gpu.Workers = 3
+	gpu.Workers, gpu.Block, gpu.Direct, gpu.Torch = 3, 8<<20, false, "2.12.1+rocm7"
 	for instance, want := range map[string]Config{"host": base, "0": zero, "GPU-3f8a": gpu} {
 		got, err := Load([]string{system, missing, user}, instance, env)
 		if err != nil {
@@ -90,6 +93,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"[instance.'1']\nhandles = 'fast'\n", `:2: handles: "fast" is none of mapped, value`},
 		{"assume = ['all']\n", `:1: assume: "all" is none of rope`},
 		{"workers = 5000\n", `:1: workers: 5000 is not from 0 to 1024`},
+		{"block = '4KiB'\n", `:1: block: 4096 bytes are not from 1MiB to 256MiB`},
+		{"torch = 'new'\n", `:1: torch: "new" is no version such as "2.14"`},
 		{"workers = 'many'\n", `:1: workers: incompatible types: TOML value has type string; destination has type integer`},
 	}
 	for _, tt := range tests {
