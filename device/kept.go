@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package device
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// HandleBytes is the size of a legacy handle: cudaIpcMemHandle_t of CUDA,
+// hipIpcMemHandle_t of HIP.
+const HandleBytes = 64
+
+// Keeper is a device whose memory can't be a descriptor: it lives in this process,
+// and is gone when that ends. The descriptor of such a segment is one end of a
+// socket pair of which the process, its keeper, has the other: the memory stays
+// until nobody holds the descriptor any more, as with every segment. In the socket
+// lies the handle with which other processes open the memory, so that whoever is
+// given the descriptor needs nothing else.
+type Keeper interface {
+	Device
+	// Wait returns when no descriptor of the segments that were sealed is left
+	// anywhere. Their memory goes then, with the process at the latest.
+	Wait()
+}
+
+// Keep makes the segment of memory that this process keeps. The caller owns its
+// descriptor, and frees the memory when released is closed: then no descriptor of
+// it is left.
+func Keep(handle [HandleBytes]byte, bytes int64) (s Segment, released <-chan struct{}, err error) {
+	// Packets, so that what is read is the handle whole; non-blocking on this side,
+	// so that Go's poller waits and no thread does.
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return Segment{}, nil, fmt.Errorf("keep segment: make socketpair: %w", err)
+	}
+	own := os.NewFile(uintptr(pair[0]), "segment")
+	f, err := fd.New(pair[1])
+	if err != nil {
+		_ = own.Close()
+		return Segment{}, nil, err
+	}
+	if _, err := own.Write(handle[:]); err != nil {
+		_, _ = own.Close(), f.Close()
+		return Segment{}, nil, fmt.Errorf("keep segment: %w", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = own.Close() }()
+		for n := 1; n > 0; { // nobody says anything; what is said all the same counts for nothing
+			n, _ = own.Read(make([]byte, 1))
+		}
+	}()
+	return Segment{FD: f, Bytes: bytes}, done, nil
+}
+
+// Handle is the legacy handle of a segment with a keeper; false for one that is a
+// descriptor of the memory itself.
+func (s Segment) Handle() (handle [HandleBytes]byte, kept bool, err error) {
+	var b [HandleBytes + 1]byte
+	n, _, err := unix.Recvfrom(s.FD.Int(), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	switch {
+	case errors.Is(err, unix.ENOTSOCK):
+		return handle, false, nil
+	case err != nil:
+		return handle, true, fmt.Errorf("read segment's handle: %w", err)
+	case n != HandleBytes:
+		return handle, true, fmt.Errorf("read segment's handle: it has %d bytes, want %d", n, HandleBytes)
+	}
+	copy(handle[:], b[:])
+	return handle, true, nil
+}
+
+// errNoKeeper is why a kept segment is gone.
+var errNoKeeper = errors.New("the process that kept it has ended")
+
+// Gone reports why a segment's memory is there no more. It is nil for memory that
+// is a descriptor, which can't go.
+func (s Segment) Gone() error {
+	if _, kept, err := s.Handle(); !kept || err != nil {
+		return err
+	}
+	set := []unix.PollFd{{Fd: int32(s.FD.Int())}} // hanging up is always told
+	for {
+		_, err := unix.Poll(set, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("look for segment's keeper: %w", err)
+		case set[0].Revents != 0:
+			return errNoKeeper
+		}
+		return nil
+	}
+}
