@@ -48,7 +48,7 @@ func (a *app) doctor() *cobra.Command {
 				printChecks(a.out, list)
 			}
 			if doctor.Failed(list, doctor.Fail) > 0 {
-				return &quiet{exitFailed}
+				return &silent{exitFailed}
 			}
 			return nil
 		},

@@ -42,9 +42,9 @@ func TestPrintStatus(t *testing.T) {
 		},
 	}
 	var out bytes.Buffer
-	if err := printStatus(&out, s, now); err != nil {
-		t.Fatal(err)
-	}
+	a := app{env: func(string) string { return "" }}
+	s.Version.Client = "0.3.1"
+	screen{out: &out, now: now, notes: a.notes(s)}.status(s)
 	want := `
 wcache@host   serving, 2 h 14 min, pid 4711   wcache 0.3.0
 socket        /run/user/1000/vllm_weight_cache/host.sock
@@ -57,7 +57,6 @@ b0b0b0b0b0b0   bge-m3          tp 0/1          1.0 GiB    leaving         0     
 e9e9e9e9e9e9   Llama-3.1-8B    tp 1/2 pp 0/2   15.0 GiB   loading 62 %    0         now, 2.0 GiB/s
 
 # read configuration: /etc/wcache/wcache.toml:3: unknown key "bugdet"
-
 # daemon 0.3.0, client 0.3.1: systemctl --user restart wcache@host.service keeps the weights
 `[1:]
 	if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -4,11 +4,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
-	"text/tabwriter"
+	"maps"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,135 +20,127 @@ import (
 const statusHelp = `Show what an instance holds, for whom, and what is wrong.
 
 Asking never starts the daemon: if it isn't running, that is said and the exit
-status is 3. With --json the output has a schema number; fields are only added.`
+status is 3. With --json the output has a schema number; fields are only added.
+
+With --watch it is shown anew every second, until q, Ctrl-C or the daemon's end.
+With --prometheus it is in the text format of Prometheus, for node_exporter's
+textfile collector; a daemon that isn't running is wcache_up 0 and no error.`
+
+// answerTime is more than a daemon that is well takes to say how it is, even one
+// on a machine that is out of memory.
+const answerTime = 10 * time.Second
 
 func (a *app) status() *cobra.Command {
-	return &cobra.Command{
+	var watch, prometheus bool
+	c := &cobra.Command{
 		Use:   "status",
 		Short: "show what is held and for whom",
 		Long:  statusHelp,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodStatus}, nil)
-			var no *control.Error
-			if errors.As(err, &no) && no.Code == control.CodeNotRunning && client.Listening(a.engineSocket()) {
-				return a.idle()
+			switch {
+			case prometheus && (watch || a.json):
+				return usage("status: --prometheus is a form of its own, without --json and --watch")
+			case prometheus:
+				return a.metrics(cmd.Context())
+			case watch:
+				return a.watch(cmd.Context(), time.Second)
 			}
+			s, err := a.ownStatus(cmd.Context())
 			if err != nil {
-				return err
+				return a.notServing(err)
 			}
-			s := *reply.Status
-			s.Version.Client = ownVersion()
-			if a.json {
-				return a.printJSON(s)
-			}
-			return printStatus(a.out, s, time.Now())
+			return a.show(*s)
 		},
 	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it anew every second, until q or Ctrl-C")
+	c.Flags().BoolVar(&prometheus, "prometheus", false, "in the text format of Prometheus")
+	return c
 }
 
-// idle says that nothing runs while the socket waits, which is a normal state and
-// yet exit status 3, as of systemctl status.
-func (a *app) idle() error {
+// ownStatus asks the instance, and adds what only its client knows.
+func (a *app) ownStatus(ctx context.Context) (*control.Status, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, fmt.Errorf("it has not answered within %v", answerTime))
+	defer cancel()
+	reply, err := a.ask(ctx, control.Request{Method: control.MethodStatus}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if reply.Status == nil {
+		return nil, errors.New("read status: the daemon sent none")
+	}
+	s := reply.Status
+	s.Version.Client = ownVersion()
+	s.Counts.Misses = everyReason(s.Counts.Misses) // an older daemon counts none
+	return s, nil
+}
+
+// everyReason has a number for each reason of a miss.
+func everyReason(misses map[string]int64) map[string]int64 {
+	all := make(map[string]int64)
+	for _, reason := range control.Reasons() {
+		all[reason] = 0
+	}
+	maps.Copy(all, misses) // and those that a newer daemon knows
+	return all
+}
+
+func (a *app) show(s control.Status) error {
 	if a.json {
-		s := control.Status{
-			Schema: control.Schema, Instance: a.gpu, State: "idle", Version: control.Version{Client: ownVersion()},
-			Socket: a.engineSocket(), Problems: []string{}, Entries: []control.Entry{},
-		}
-		if err := a.printJSON(s); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintf(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.name())
+		return a.printJSON(s)
 	}
-	return &quiet{exitNotRunning}
-}
-
-func printStatus(out io.Writer, s control.Status, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintf(w, "wcache@%s\t%s, %s, pid %d\twcache %s\n", s.Instance, s.State, span(now.Sub(s.Since)), s.PID, s.Version.Daemon)
-	fmt.Fprintf(w, "socket\t%s\n", s.Socket)
-	fmt.Fprintf(w, "memory\t%s cached in %s memory\n", size(s.Bytes), s.Device.Kind)
-	fmt.Fprintf(w, "requests\t%d from memory, %d loaded, %d failed, %d refused\n", s.Counts.Hits, s.Counts.Loads, s.Counts.Failed, s.Counts.Refused)
-	if len(s.Entries) > 0 {
-		fmt.Fprint(w, "\n")
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		fmt.Fprint(w, "KEY\tMODEL\tRANK\tSIZE\tSTATE\tENGINES\tUSED\n")
-	}
-	for _, e := range s.Entries {
-		fmt.Fprintf(w, "%.12s\t%s\t%s\t%s\t%s\t%d\t%s\n", e.Key, filepath.Base(e.Model), rank(e), size(e.Bytes), state(e), len(e.Engines), used(e, now))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if len(s.Problems) > 0 {
-		fmt.Fprintln(out)
-	}
-	for _, p := range s.Problems {
-		fmt.Fprintf(out, "# %s\n", p)
-	}
-	if s.Version.Daemon != s.Version.Client {
-		fmt.Fprintf(out, "\n# daemon %s, client %s: systemctl --user restart wcache@%s.service keeps the weights\n", s.Version.Daemon, s.Version.Client, s.Instance)
-	}
+	screen{out: a.out, palette: a.palette(a.out), now: time.Now(), notes: a.notes(s)}.status(s)
 	return nil
 }
 
-// rank words an entry's part of its model, such as "tp 1/2".
-func rank(e control.Entry) string {
-	k := e.Fingerprint
-	text := fmt.Sprintf("tp %d/%d", k.Int("tp_rank", 0), k.Int("tp_size", 1))
-	if n := k.Int("pp_size", 1); n > 1 {
-		text += fmt.Sprintf(" pp %d/%d", k.Int("pp_rank", 0), n)
+// notes are what is worth saying below a status, from an error to advice.
+func (a *app) notes(s control.Status) []string {
+	notes := append([]string(nil), s.Problems...)
+	if a.quiet {
+		return notes
 	}
-	return text
+	if s.Version.Daemon != s.Version.Client {
+		notes = append(notes, fmt.Sprintf("daemon %s, client %s: systemctl --user restart wcache@%s.service keeps the weights", s.Version.Daemon, s.Version.Client, s.Instance))
+	}
+	if len(s.Entries) > 0 && a.goesAtLogout(s.Socket) {
+		notes = append(notes, "lingering is off: the weights go at your last logout (loginctl enable-linger)")
+	}
+	return notes
 }
 
-func state(e control.Entry) string {
-	if p := e.Progress; p != nil && p.Total > 0 {
-		return fmt.Sprintf("%s %d %%", e.State, 100*p.Done/p.Total)
+// notServing turns the error of asking into what is said of an instance that is
+// idle: nothing runs while the socket waits, which is a normal state and yet exit
+// status 3, as of systemctl status.
+func (a *app) notServing(err error) error {
+	var no *control.Error
+	if !errors.As(err, &no) || no.Code != control.CodeNotRunning || !client.Listening(a.engineSocket()) {
+		return err
 	}
-	if e.Pinned {
-		return e.State + ", pinned"
-	}
-	return e.State
-}
-
-func used(e control.Entry, now time.Time) string {
-	if p := e.Progress; p != nil && p.Seconds > 0 {
-		return fmt.Sprintf("now, %s/s", size(int64(float64(p.Done)/p.Seconds)))
-	}
-	if d := now.Sub(e.Used); d >= time.Minute {
-		return span(d) + " ago"
-	}
-	return "now"
-}
-
-// size words bytes with a unit that leaves one to four digits.
-func size(bytes int64) string {
-	n, unit := float64(bytes), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if n < 1000 {
-			break
+	if a.json {
+		if err := a.printJSON(a.idle()); err != nil {
+			return err
 		}
-		n, unit = n/1024, u
+	} else {
+		fmt.Fprintf(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.palette(a.out).paint(strong, a.name()))
 	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	return fmt.Sprintf("%.1f %s", n, unit)
+	return &silent{exitNotRunning}
 }
 
-// span words a time as people say it.
-func span(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+// idle is the status of an instance that doesn't run.
+func (a *app) idle() control.Status {
+	return control.Status{
+		Schema: control.Schema, Instance: a.gpu, State: "idle", Version: control.Version{Client: ownVersion()},
+		Socket: a.engineSocket(), Problems: []string{}, Entries: []control.Entry{},
+		Counts: control.Counts{Misses: everyReason(nil)},
 	}
-	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+// goesAtLogout reports whether an instance is one of the user's manager, which
+// ends with the last session unless it lingers.
+func (a *app) goesAtLogout(socket string) bool {
+	if dir := fmt.Sprintf("/run/user/%d/", os.Getuid()); len(socket) < len(dir) || socket[:len(dir)] != dir {
+		return false
+	}
+	_, err := os.Stat("/var/lib/systemd/linger/" + a.userName())
+	return err != nil
 }

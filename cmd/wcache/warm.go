@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
@@ -67,7 +66,7 @@ func modelArgument(model string) string {
 func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	show := func(control.Reply) {}
 	end := func() {}
-	if terminal(a.err) && !a.json {
+	if terminal(a.err) && !a.json && !a.quiet {
 		begun := false
 		show = func(r control.Reply) {
 			if r.Progress != nil && r.Progress.Total > 0 {
@@ -116,14 +115,4 @@ func bar(p control.Progress, name string) string {
 		rate = size(int64(float64(p.Done)/p.Seconds)) + "/s"
 	}
 	return fmt.Sprintf("%s [%s%s] %3d %% of %s, %s\x1b[K", name, strings.Repeat("#", done), strings.Repeat(".", width-done), 100*p.Done/p.Total, size(p.Total), rate)
-}
-
-// terminal reports whether a writer is one.
-func terminal(w any) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }

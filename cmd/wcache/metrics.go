@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/control"
+)
+
+// metric is a name of the text format of Prometheus, with what it means.
+// https://prometheus.io/docs/instrumenting/exposition_formats/
+type metric struct {
+	name, kind, help string
+	samples          []sample
+}
+
+type sample struct {
+	labels []string // names and values by turns, beside the instance
+	value  float64
+}
+
+// metrics writes the status for node_exporter's textfile collector. An instance
+// that doesn't run is a fact like others and no error.
+func (a *app) metrics(ctx context.Context) error {
+	s, err := a.ownStatus(ctx)
+	var no *control.Error
+	switch {
+	case err == nil:
+		return writeMetrics(a.out, s.Instance, metricsOf(*s))
+	case ctx.Err() != nil:
+		return err
+	case !errors.As(err, &no) || no.Code != control.CodeNotRunning:
+		fmt.Fprintf(a.err, "wcache: %v\n", err) // it is there, and yet not up
+	}
+	return writeMetrics(a.out, a.gpu, []metric{up(0)})
+}
+
+func up(value float64) metric {
+	return metric{"wcache_up", "gauge", "1 if the daemon answers, 0 if it doesn't run or is stuck.", []sample{{nil, value}}}
+}
+
+// one is a metric of one sample.
+func one(name, kind, help string, value float64) metric {
+	return metric{name, kind, help, []sample{{nil, value}}}
+}
+
+// metricsOf gives all metrics of a running daemon. Names and labels are only ever
+// added to.
+func metricsOf(s control.Status) []metric {
+	c := s.Counts
+	states := map[string]float64{string(cache.Loading): 0, string(cache.Ready): 0, string(cache.Leaving): 0}
+	engines := make(map[int]bool)
+	waiting := 0
+	for _, e := range s.Entries {
+		states[e.State]++
+		waiting += e.Waiting
+		for _, x := range e.Engines {
+			engines[x.PID] = true
+		}
+	}
+	misses := metric{name: "wcache_misses_total", kind: "counter", help: "Requests for weights that were not answered from memory."}
+	for _, reason := range slices.Sorted(maps.Keys(c.Misses)) {
+		misses.samples = append(misses.samples, sample{[]string{"reason", reason}, float64(c.Misses[reason])})
+	}
+	entries := metric{name: "wcache_entries", kind: "gauge", help: "Entries, each one rank of a model."}
+	for _, state := range slices.Sorted(maps.Keys(states)) {
+		entries.samples = append(entries.samples, sample{[]string{"state", state}, states[state]})
+	}
+	list := []metric{
+		up(1),
+		{"wcache_info", "gauge", "1, with the daemon's version and where it keeps weights.", []sample{{[]string{"version", s.Version.Daemon, "device", s.Device.Kind}, 1}}},
+		one("wcache_start_time_seconds", "gauge", "When the daemon started, in seconds since 1970.", float64(s.Since.UnixMilli())/1000),
+		one("wcache_problems", "gauge", "What is wrong now, such as a broken configuration; wcache status says it.", float64(len(s.Problems))),
+		one("wcache_hits_total", "counter", "Requests for weights that were answered from memory.", float64(c.Hits)),
+		misses,
+		one("wcache_loads_total", "counter", "Loads that ended well.", float64(c.Loads)),
+		one("wcache_load_failures_total", "counter", "Loads that did not.", float64(c.Failed)),
+		one("wcache_load_seconds_total", "counter", "Time that loads took which ended well, in seconds.", c.LoadSeconds),
+		one("wcache_loaded_bytes_total", "counter", "Bytes that those loads have filled.", float64(c.LoadedBytes)),
+		one("wcache_held_bytes", "gauge", "Bytes on the device, of all entries.", float64(s.Bytes)),
+		entries,
+		one("wcache_attached_engines", "gauge", "Processes that may have mapped an entry.", float64(len(engines))),
+		one("wcache_waiting_requests", "gauge", "Requests that wait for a load.", float64(waiting)),
+	}
+	if g := s.GPU; g != nil {
+		list = append(list, gpuMetrics(*g)...)
+	}
+	return list
+}
+
+func gpuMetrics(g control.GPU) []metric {
+	ok := 0.0
+	if g.State == "ok" {
+		ok = 1
+	}
+	list := []metric{
+		{"wcache_gpu_info", "gauge", "1, with what the GPU is.", []sample{{[]string{"uuid", g.UUID, "name", g.Name, "driver", g.Driver}, 1}}},
+		one("wcache_gpu_ok", "gauge", "1 if the driver says that the GPU is well.", ok),
+	}
+	if g.Total > 0 {
+		list = append(list,
+			metric{"wcache_gpu_memory_bytes", "gauge", "Memory of the GPU, of all programs.", []sample{
+				{[]string{"state", "free"}, float64(g.Free)}, {[]string{"state", "used"}, float64(g.Used)},
+			}},
+			one("wcache_gpu_memory_size_bytes", "gauge", "Memory that the GPU has.", float64(g.Total)),
+			one("wcache_gpu_memory_unowned_bytes", "gauge", "The part of what is used that is no process's: what is held for engines, and the driver's own.", float64(g.Unowned)),
+			one("wcache_gpu_processes", "gauge", "Processes that use the GPU.", float64(len(g.Processes))),
+		)
+	}
+	if g.Uncorrected >= 0 {
+		list = append(list, one("wcache_gpu_uncorrected_memory_errors", "gauge", "Errors of the GPU's memory that were not corrected, since the driver was loaded.", float64(g.Uncorrected)))
+	}
+	return list
+}
+
+// writeMetrics writes metrics of an instance, in one piece: whoever reads a file
+// of half of them would see counters go.
+func writeMetrics(out io.Writer, instance string, list []metric) error {
+	var b strings.Builder
+	for _, m := range list {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", m.name, m.help, m.name, m.kind)
+		for _, s := range m.samples {
+			labels := append([]string{"cache", instance}, s.labels...)
+			var pairs []string
+			for i := 0; i < len(labels); i += 2 {
+				pairs = append(pairs, labels[i]+`="`+escape.Replace(labels[i+1])+`"`)
+			}
+			fmt.Fprintf(&b, "%s{%s} %s\n", m.name, strings.Join(pairs, ","), strconv.FormatFloat(s.value, 'f', -1, 64))
+		}
+	}
+	if _, err := io.WriteString(out, b.String()); err != nil {
+		return fmt.Errorf("write metrics: %w", err)
+	}
+	return nil
+}
+
+// escape is for the values of labels.
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)

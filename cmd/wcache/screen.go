@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/control"
+)
+
+// screen is where people read a status.
+type screen struct {
+	out io.Writer
+	palette
+	now   time.Time
+	notes []string
+}
+
+// mostProcesses of a GPU are named, the largest ones first.
+const mostProcesses = 4
+
+func (x screen) status(s control.Status) {
+	var head table
+	head.add(cell{"wcache@" + s.Instance, strong},
+		cell{fmt.Sprintf("%s, %s, pid %d%swcache %s", x.paint(good, s.State), span(x.now.Sub(s.Since)), s.PID, gap, s.Version.Daemon), plain})
+	head.texts(plain, "socket", s.Socket)
+	if s.GPU != nil {
+		head.add(cell{"gpu", plain}, x.gpu(*s.GPU))
+	}
+	head.texts(plain, "memory", memory(s))
+	if s.GPU != nil && len(s.GPU.Processes) > 0 {
+		head.texts(plain, "processes", processes(s.GPU.Processes))
+	}
+	head.texts(plain, "requests", requests(s.Counts))
+	head.write(x.out, x.palette)
+	if len(s.Entries) > 0 {
+		fmt.Fprintln(x.out)
+		x.entries(s.Entries)
+	}
+	notes := x.notes
+	for _, e := range s.Entries {
+		if p := e.Progress; p != nil && p.Waiting != "" {
+			notes = append(notes, fmt.Sprintf("%.12s waits for %s", e.Key, p.Waiting))
+		}
+	}
+	if len(notes) > 0 {
+		fmt.Fprintln(x.out)
+	}
+	for _, n := range notes {
+		fmt.Fprintln(x.out, x.paint(uneasy, "# "+n))
+	}
+}
+
+func (x screen) entries(list []control.Entry) {
+	var t table
+	t.texts(faint, "KEY", "MODEL", "RANK", "SIZE", "STATE", "ENGINES", "USED")
+	styles := map[string]style{"ready": good, "loading": uneasy, "leaving": faint}
+	for _, e := range list {
+		t.add(cell{fmt.Sprintf("%.12s", e.Key), plain}, cell{modelName(e.Model), plain}, cell{rank(e.Fingerprint), plain}, cell{size(e.Bytes), plain},
+			cell{state(e), styles[e.State]}, cell{users(e), plain}, cell{used(e, x.now), plain})
+	}
+	t.write(x.out, x.palette)
+}
+
+// gpu words what the driver says of a GPU.
+func (x screen) gpu(g control.GPU) cell {
+	var parts []string
+	if g.Index >= 0 {
+		parts = append(parts, fmt.Sprint(g.Index))
+	}
+	for _, p := range []string{g.Name, g.UUID} {
+		if p != "" {
+			parts = append(parts, p)
+		}
+	}
+	if g.Driver != "" {
+		parts = append(parts, "driver "+g.Driver)
+	}
+	text := strings.Join(parts, gap)
+	if g.State == "" || g.State == "ok" {
+		return cell{text, plain}
+	}
+	fault := g.State
+	if g.Reason != "" {
+		fault += ": " + g.Reason
+	}
+	return cell{text + gap + x.paint(bad, fault), plain}
+}
+
+// memory words how much is held, and of a GPU how full it is.
+func memory(s control.Status) string {
+	switch g := s.GPU; {
+	case s.Device.Kind == deviceHost:
+		return size(s.Bytes) + " cached in host memory"
+	case g == nil || g.Total == 0:
+		return size(s.Bytes) + " cached on the GPU"
+	default:
+		return fmt.Sprintf("%s cached, %s used on the GPU, %s free of %s", size(s.Bytes), size(g.Used), size(g.Free), size(g.Total))
+	}
+}
+
+// processes words who else is on a GPU.
+func processes(list []control.GPUProcess) string {
+	var parts []string
+	for _, p := range list[:min(len(list), mostProcesses)] {
+		text := fmt.Sprintf("pid %d", p.PID)
+		if p.Comm != "" {
+			text = fmt.Sprintf("%s (pid %d)", p.Comm, p.PID)
+		}
+		if p.Bytes >= 0 {
+			text += " " + size(p.Bytes)
+		}
+		parts = append(parts, text)
+	}
+	if n := len(list) - mostProcesses; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// requests words the counts.
+func requests(c control.Counts) string {
+	return fmt.Sprintf("%d from memory, %d loaded, %d failed, %d refused", c.Hits, c.Loads, c.Failed, c.Refused)
+}

@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/control"
+)
+
+// Sequences of ECMA-48 and of xterm's private modes: the other screen, where what
+// is drawn leaves no trace; no cursor; lines that are cut at the edge.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	home        = "\x1b[H"
+	restOfLine  = "\x1b[K"
+	restOfPage  = "\x1b[J"
+)
+
+// watch shows the status again and again until somebody types q, the daemon goes
+// or ctx is done. On a terminal it is drawn in place; elsewhere one comes below
+// the other, and in JSON each is one line.
+func (a *app) watch(ctx context.Context, every time.Duration) error {
+	s, err := a.ownStatus(ctx)
+	if err != nil {
+		return a.notServing(err)
+	}
+	draws := !a.json && terminal(a.out)
+	restore := func() {}
+	if draws {
+		fmt.Fprint(a.out, enterScreen)
+		restore = a.listenForKeys()
+	}
+	var last bytes.Buffer
+	for first := true; err == nil; first = false {
+		last.Reset()
+		a.drawInto(&last, *s)
+		switch {
+		case draws:
+			fmt.Fprint(a.out, page(last.String(), a.rows()))
+		case !first && !a.json:
+			fmt.Fprintf(a.out, "\n%s", &last)
+		default:
+			fmt.Fprint(a.out, last.String())
+		}
+		if a.wait(ctx, every, draws) {
+			break
+		}
+		s, err = a.ownStatus(ctx)
+	}
+	if draws {
+		restore()
+		fmt.Fprint(a.out, leaveScreen+last.String()) // what was seen last stays to be read
+	}
+	var no *control.Error
+	switch {
+	case ctx.Err() != nil:
+		return nil // asked to end
+	case errors.As(err, &no) && no.Code == control.CodeNotRunning:
+		fmt.Fprintf(a.err, "wcache: %s has ended\n", a.name())
+		return &silent{exitNotRunning}
+	}
+	return err
+}
+
+// drawInto writes a status as show does, in JSON as one line.
+func (a *app) drawInto(b *bytes.Buffer, s control.Status) {
+	if a.json {
+		_ = json.NewEncoder(b).Encode(s) // to memory, of what encodes
+		return
+	}
+	screen{out: b, palette: a.palette(a.out), now: time.Now(), notes: a.notes(s)}.status(s)
+}
+
+// page draws a text over what was drawn before, as far as there are rows for it.
+func page(text string, rows int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if rows > 1 && len(lines) > rows-1 {
+		lines = lines[:rows-1]
+	}
+	return home + strings.Join(lines, restOfLine+"\r\n") + restOfLine + "\r\n" + restOfPage
+}
+
+// rows of the terminal, 0 if it doesn't say.
+func (a *app) rows() int {
+	f, ok := a.out.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Row)
+}
+
+// listenForKeys has keys arrive as they are typed, and unseen. Ctrl-C stays a
+// signal. What it returns puts the terminal back.
+func (a *app) listenForKeys() (restore func()) {
+	if a.in == nil || !terminal(a.in) {
+		return func() {}
+	}
+	n := int(a.in.Fd())
+	before, err := unix.IoctlGetTermios(n, unix.TCGETS)
+	if err != nil {
+		return func() {}
+	}
+	now := *before
+	now.Lflag &^= unix.ICANON | unix.ECHO
+	_ = unix.IoctlSetTermios(n, unix.TCSETS, &now) // without it, q needs a return
+	return func() { _ = unix.IoctlSetTermios(n, unix.TCSETS, before) }
+}
+
+// lookEvery is how soon a key or a signal is noticed.
+const lookEvery = 50 * time.Millisecond
+
+// wait reports whether to end rather than to go on after a while.
+func (a *app) wait(ctx context.Context, while time.Duration, keys bool) (end bool) {
+	keys = keys && a.in != nil && terminal(a.in)
+	for until := time.Now().Add(while); time.Now().Before(until); {
+		step := min(lookEvery, time.Until(until))
+		select {
+		case <-ctx.Done():
+			return true
+		case <-time.After(step):
+		}
+		if keys && a.typedQ() {
+			return true
+		}
+	}
+	return ctx.Err() != nil
+}
+
+// typedQ reads what was typed, without waiting for it.
+func (a *app) typedQ() bool {
+	n := int(a.in.Fd())
+	for {
+		set := []unix.PollFd{{Fd: int32(n), Events: unix.POLLIN}}
+		if ready, err := unix.Poll(set, 0); err != nil || ready == 0 {
+			return false
+		}
+		var b [16]byte
+		got, err := unix.Read(n, b[:])
+		if err != nil || got == 0 { // the terminal is gone
+			return true
+		}
+		if bytes.ContainsAny(b[:got], "qQ\x03\x04") {
+			return true
+		}
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/fingerprint"
+)
+
+// rank words a key's part of its model, such as "tp 1/2".
+func rank(k fingerprint.Key) string {
+	text := fmt.Sprintf("tp %d/%d", k.Int("tp_rank", 0), k.Int("tp_size", 1))
+	if n := k.Int("pp_size", 1); n > 1 {
+		text += fmt.Sprintf(" pp %d/%d", k.Int("pp_rank", 0), n)
+	}
+	if k.Bool("is_draft") {
+		text += " draft"
+	}
+	return text
+}
+
+// modelName is what people call a model directory: its last name, and of one in a
+// Hugging Face cache the model's and the first digits of its revision.
+func modelName(dir string) string {
+	name := filepath.Base(dir)
+	snapshots := filepath.Dir(dir)
+	model, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), "models--")
+	if filepath.Base(snapshots) != "snapshots" || !ok {
+		return name
+	}
+	if _, last, ok := strings.Cut(model, "--"); ok {
+		model = last
+	}
+	return fmt.Sprintf("%s @%.7s", model, name)
+}
+
+func state(e control.Entry) string {
+	switch p := e.Progress; {
+	case p != nil && p.Waiting != "":
+		return e.State + ", waiting"
+	case p != nil && p.Total > 0:
+		return fmt.Sprintf("%s %d %%", e.State, 100*p.Done/p.Total)
+	case e.Pinned:
+		return e.State + ", pinned"
+	}
+	return e.State
+}
+
+// users words who has an entry, or waits for it.
+func users(e control.Entry) string {
+	text := fmt.Sprint(len(e.Engines))
+	if e.Waiting > 0 {
+		text += fmt.Sprintf(" + %d", e.Waiting)
+	}
+	return text
+}
+
+func used(e control.Entry, now time.Time) string {
+	if p := e.Progress; p != nil && p.Seconds > 0 {
+		return fmt.Sprintf("now, %s/s", size(int64(float64(p.Done)/p.Seconds)))
+	}
+	return ago(now.Sub(e.Used))
+}
+
+func ago(d time.Duration) string {
+	if d >= time.Minute {
+		return span(d) + " ago"
+	}
+	return "now"
+}
+
+// size words bytes with a unit that leaves one to four digits.
+func size(bytes int64) string {
+	n, unit := float64(bytes), "B"
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if n < 1000 {
+			break
+		}
+		n, unit = n/1024, u
+	}
+	if unit == "B" {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", n, unit)
+}
+
+// span words a time as people say it.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+// counted words a number of things.
+func counted(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
