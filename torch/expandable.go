@@ -91,65 +91,17 @@ func (e Expandable) handle(fd int, bytes int64) []byte {
 	return le.AppendUint32(b, uint32(fd))
 }
 
-var (
-	// A consumer counts down in a file of /dev/shm when it is done, and removes the
-	// file. shm_open(3) takes no name with a slash inside, so there is none.
-	noCounter = []byte("/wcache/none")
-	// A consumer waits for no event that it is told not to wait for.
-	noEvent = make([]byte, 64)
-)
-
-// What Entry remembers in an encoder, beside the handle of each segment, which
-// has the segment's number.
-const (
-	counterID = -1
-	eventID   = -2
-)
-
 // Entry is part of [protocol.Form].
 func (e Expandable) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 	x, s, err := look(t, i, len(e.FDs), "descriptors")
 	if err != nil {
 		return err
 	}
-	if e.Header != Header24 && e.Header != Header32 {
+	if !e.Header.known() {
 		return fmt.Errorf("torch has no header of version %d", e.Header)
 	}
-	offset := x.Offset
-	if s.Bytes == 0 {
-		offset = 0 // torch makes an empty storage of its own
-	}
-	// The arguments of rebuild_cuda_tensor in torch/multiprocessing/reductions.py.
-	enc.Name("ipc_args")
-	enc.Mark()
-	enc.Global("torch", "Tensor")
-	enc.Global("torch", "Size")
-	enc.Ints(x.Shape)
-	enc.Tuple(1)
-	enc.Reduce()
-	enc.Ints(x.Stride)
-	enc.Int(offset)
-	enc.Global("torch.storage", "TypedStorage")
-	enc.Global("torch", x.DType.Torch())
-	enc.Int(0) // the device, for which an engine puts its own
-	remembered(enc, s.Segment, func() []byte { return e.handle(e.FDs[s.Segment], t.Segments[s.Segment]) })
-	enc.Int(s.Bytes)
-	enc.Int(s.Offset)
-	enc.Bool(false) // requires_grad
-	remembered(enc, counterID, func() []byte { return noCounter })
-	enc.Int(0) // offset of the counter
-	remembered(enc, eventID, func() []byte { return noEvent })
-	enc.Bool(false) // to wait for the event
-	enc.Tuple(15)
-	enc.Name("cpu_tensor")
-	enc.None()
+	arguments(enc, x, s, func() []byte { return e.handle(e.FDs[s.Segment], t.Segments[s.Segment]) })
 	return nil
 }
 
-// remembered writes bytes once, and a reference to them from then on.
-func remembered(enc *pickle.Encoder, id int, b func() []byte) {
-	if !enc.Recall(id) {
-		enc.Bytes(b())
-		enc.Remember(id)
-	}
-}
+func (h Header) known() bool { return h == Header24 || h == Header32 }

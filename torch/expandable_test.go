@@ -33,6 +33,19 @@ func TestHandle(t *testing.T) {
 	}
 }
 
+// TestLegacyHandle spells out what torch parses: nothing but the kind is before a
+// handle of CUDA's.
+func TestLegacyHandle(t *testing.T) {
+	l := legacy(0)
+	bare := hex.EncodeToString(l.Handles[1][:])
+	for header, want := range map[Header]string{0: bare, Header24: "0263" + bare, Header32: "0363" + bare} {
+		l.Header = header
+		if got := hex.EncodeToString(l.handle(1)); got != want {
+			t.Errorf("version %d:\n got %s\nwant %s", header, got, want)
+		}
+	}
+}
+
 // TestArguments compares all that is said about one tensor with what
 // rebuild_cuda_tensor takes, in its order.
 func TestArguments(t *testing.T) {
@@ -44,7 +57,18 @@ func TestArguments(t *testing.T) {
 			{Name: "again", Kind: tensor.Buffer, DType: tensor.F32, Shape: []int64{}, Stride: []int64{}},
 		},
 	}
-	form := Expandable{PID: 1, FDs: []int{3}, Header: Header24}
+	expandable := Expandable{PID: 1, FDs: []int{3}, Header: Header24}
+	legacy := Legacy{Handles: [][64]byte{{1, 2, 3}}, Header: Header32}
+	for _, tt := range []struct {
+		form   protocol.Form
+		handle []byte
+	}{{expandable, expandable.handle(3, 2<<20)}, {legacy, legacy.handle(0)}} {
+		testArguments(t, table, tt.form, tt.handle)
+	}
+}
+
+func testArguments(t *testing.T, table *tensor.Table, form protocol.Form, handle []byte) {
+	t.Helper()
 	b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, form)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +92,7 @@ func TestArguments(t *testing.T) {
 			pickle.Global{Module: "torch.storage", Name: "TypedStorage"},
 			pickle.Global{Module: "torch", Name: dtype},
 			int64(0),
-			form.handle(3, 2<<20),
+			handle,
 			int64(96),
 			int64(512),
 			false,
@@ -85,8 +109,8 @@ func TestArguments(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if n := bytes.Count(b, form.handle(3, 2<<20)); n != 1 {
-		t.Errorf("the segment's handle is written %d times", n)
+	if n := bytes.Count(b, handle); n != 1 {
+		t.Errorf("%T: the segment's handle is written %d times", form, n)
 	}
 }
 

@@ -105,14 +105,29 @@ var golden = []struct {
 	{"0.33.0-by_value", "0.33.0-get_state-llama-tp1r0", byValue, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
 	{"0.30.0-header24", "0.30.0-get_state-llama-tp1r0", header24, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
 	{"0.33.0-header32", "0.33.0-get_state-llama-tp1r0", header32, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+	{"0.30.0-legacy24", "0.30.0-get_state-llama-tp1r0", legacy24, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+	{"0.33.0-legacy32", "0.33.0-get_state-llama-tp1r0", legacy32, "GPU-8f1c3c6e-0d2b-4a55-9c1e-2f7d5a1b9e60"},
+	{"0.33.0-legacy", "0.33.0-get_state-llama-tp1r0", legacyBare, ""},
 }
 
 func mapped([][]byte) protocol.Form           { return Mapped{PID: 4242, FDs: []int{7, 300}} }
 func byValue(segments [][]byte) protocol.Form { return ByValue{readers(segments)} }
 func header24([][]byte) protocol.Form         { return expandable(Header24) }
 func header32([][]byte) protocol.Form         { return expandable(Header32) }
+func legacy24([][]byte) protocol.Form         { return legacy(Header24) }
+func legacy32([][]byte) protocol.Form         { return legacy(Header32) }
+func legacyBare([][]byte) protocol.Form       { return legacy(0) }
 
 func expandable(h Header) Expandable { return Expandable{PID: 4242, FDs: []int{7, 300}, Header: h} }
+
+// legacy has handles that count up from 0x40 and 0x80.
+func legacy(h Header) Legacy {
+	l := Legacy{Handles: make([][64]byte, 2), Header: h}
+	for i := range l.Handles[0] {
+		l.Handles[0][i], l.Handles[1][i] = byte(0x40+i), byte(0x80+i)
+	}
+	return l
+}
 
 func TestGoldenReplies(t *testing.T) {
 	table, segments := sample()
@@ -164,6 +179,8 @@ func seen(t *tensor.Table, segments [][]byte, f protocol.Form) []protocol.Entry 
 		e := protocol.Entry{Name: x.Name, Kind: x.Kind, DType: x.DType, Shape: x.Shape, Stride: x.Stride, Offset: x.Offset}
 		if g, ok := f.(Expandable); ok {
 			e.Handle, e.HandleOffset, e.Bytes = g.handle(g.FDs[s.Segment], t.Segments[s.Segment]), s.Offset, s.Bytes
+		} else if l, ok := f.(Legacy); ok {
+			e.Handle, e.HandleOffset, e.Bytes = l.handle(s.Segment), s.Offset, s.Bytes
 		} else if m, ok := f.(Mapped); ok && s.Bytes > 0 {
 			e.Offset += s.Offset / int64(x.DType.Size())
 			e.Path, e.Bytes = fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FDs[s.Segment]), t.Segments[s.Segment]
@@ -200,6 +217,7 @@ func TestElementTypes(t *testing.T) {
 			Mapped{PID: 1, FDs: []int{3}},
 			ByValue{readers([][]byte{make([]byte, 256)})},
 			Expandable{PID: 1, FDs: []int{3}, Header: Header32},
+			Legacy{Handles: make([][64]byte, 1), Header: Header32},
 		}
 		for _, f := range forms {
 			b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, f)
@@ -249,6 +267,10 @@ func TestRefuses(t *testing.T) {
 			`tensor "all.bool": 1 descriptors for 2 segments`},
 		{"no header", module, func([][]byte) protocol.Form { return expandable(0) }, func(*tensor.Table) {},
 			`tensor "all.bool": torch has no header of version 0`},
+		{"handle short", module, func([][]byte) protocol.Form { return Legacy{Handles: make([][64]byte, 1)} }, func(*tensor.Table) {},
+			`tensor "all.bool": 1 handles for 2 segments`},
+		{"no such header", module, func([][]byte) protocol.Form { return legacy(4) }, func(*tensor.Table) {},
+			`tensor "all.bool": torch has no header of version 4`},
 		{"reader short", module, func([][]byte) protocol.Form { return ByValue{} }, func(*tensor.Table) {},
 			`tensor "all.bool": 0 readers for 2 segments`},
 		{"bytes short", module, func(s [][]byte) protocol.Form { return ByValue{readers([][]byte{s[0][:256], s[1]})} }, func(*tensor.Table) {},
