@@ -28,7 +28,7 @@ func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (prot
 		readers = append(readers, descriptor(seg.FD.Int()))
 	}
 	if s.o.GPU {
-		header, err := headerFor(request.Key.Str("vllm_version"), p)
+		header, err := headerFor(request.Key.Str("vllm_version"), p, s.configuration().Torch)
 		if err != nil {
 			return nil, err
 		}
@@ -41,12 +41,16 @@ func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (prot
 }
 
 // headerFor chooses the form of a handle that the engine's torch reads: by the
-// release of vLLM, which pins one, else by the torch that the process has mapped.
-func headerFor(release string, p peer) (torch.Header, error) {
+// release of vLLM, which pins one, else by the torch that the process has mapped,
+// else by the configuration.
+func headerFor(release string, p peer, configured string) (torch.Header, error) {
 	if h, known := torch.HeaderFor(release); known {
 		return h, nil
 	}
 	version, err := torchOf(p.pid)
+	if err != nil && configured != "" {
+		version, err = configured, nil
+	}
 	if err != nil {
 		return 0, unknownTorch(release, err.Error())
 	}
@@ -61,7 +65,7 @@ func unknownTorch(release, why string) error {
 	return &resolve.Refusal{
 		Field:  "vllm_version",
 		Reason: fmt.Sprintf("which form of handle does vLLM %q read? %s", release, why),
-		Hint:   "a newer wcache may know it",
+		Hint:   "set torch = \"2.14\", or whatever its torch is, in wcache.toml; a newer wcache may know it",
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/wcache/wcache/cache"
@@ -90,16 +91,20 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	}, nil
 }
 
-// gpuWorkers fill a GPU fastest: on an H200 with 16 cores 6 to 8 reached 27 GB/s,
-// and 16, which fight for the memory's bandwidth, 21.
-const gpuWorkers = 8
+// gpuWorkers fill a GPU fastest: on an H200 ten threads that copy from the page
+// cache keep the bus full, and what each more of them costs is the pinning of its
+// staging.
+const gpuWorkers = 10
+
+// minWorkers keep a disk busy where there are few processors.
+const minWorkers = 4
 
 // run starts the loader; when the device is full, once more after the entries
 // that nobody uses have made room.
 func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Target, ticket *cache.Ticket) (*loader.Result, error) {
-	job := loader.Job{Device: s.o.Device, Plan: target.Plan, Workers: c.Workers}
+	job := loader.Job{Device: s.o.Device, Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
 	if s.o.GPU && job.Workers == 0 {
-		job.Workers = gpuWorkers
+		job.Workers = min(gpuWorkers, max(runtime.GOMAXPROCS(0), minWorkers))
 	}
 	progress := func(p loader.Progress) {
 		ticket.Progress(cache.Progress{Model: target.Dir.Path, Allocated: p.Allocated, Done: p.Done, Total: p.Total})

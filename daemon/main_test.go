@@ -58,7 +58,7 @@ func exit(err error) {
 // loadMain is the loader child. With a gate's path it waits there: before it has
 // anything if "early" is said too, else with its memory allocated and files open.
 func loadMain(args []string) error {
-	open := func(string) (device.Device, error) { return host.Open(), nil }
+	open := func(string, int) (device.Device, error) { return host.Open(), nil }
 	if len(args) > 0 {
 		wait := sync.OnceValue(func() error {
 			c, err := net.Dial("unix", args[0])
@@ -68,7 +68,7 @@ func loadMain(args []string) error {
 			_, err = io.Copy(io.Discard, c)
 			return err
 		})
-		open = func(string) (device.Device, error) {
+		open = func(string, int) (device.Device, error) {
 			if len(args) > 1 {
 				return host.Open(), wait()
 			}

@@ -22,8 +22,9 @@ import (
 // progressEvery is how often a child says how far it is.
 const progressEvery = 100 * time.Millisecond
 
-// Opener opens a device by name.
-type Opener func(name string) (device.Device, error)
+// Opener opens a device by name. BlockBytes is the most that will be written at
+// once, 0 for what suits the device.
+type Opener func(name string, blockBytes int) (device.Device, error)
 
 // Child does the one job that comes over conn, the descriptor ChildFD, which it
 // takes over. Open opens the device that the job names.
@@ -166,7 +167,7 @@ func allocate(ctx context.Context, p *pipe, job *Job, open Opener) (device.Devic
 }
 
 func openAndAlloc(job *Job, open Opener) (device.Device, device.Buffer, error) {
-	d, err := open(job.Device)
+	d, err := open(job.Device, job.BlockBytes)
 	if err != nil {
 		return nil, nil, &noDevice{fmt.Errorf("open device %q: %w", job.Device, err)}
 	}

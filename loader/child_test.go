@@ -110,8 +110,8 @@ func parentMain() int {
 }
 
 // open opens the host with hooks at its moments.
-func open(act func(moment string) error) func(string) (device.Device, error) {
-	return func(name string) (device.Device, error) {
+func open(act func(moment string) error) func(string, int) (device.Device, error) {
+	return func(name string, _ int) (device.Device, error) {
 		if name != "host" {
 			return nil, errors.New("there is none")
 		}
