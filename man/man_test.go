@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+// Package man holds the manual pages, written in mdoc(7), to the program: a key,
+// a command, an option or a message that isn't in both is an error here.
+// cmd/wcache does the same for commands and options.
+package man
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/wcache/wcache/config"
+)
+
+var pages = []string{"wcache.1", "wcache.toml.5", "wcache@.service.8"}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestLint is mandoc's, where it is installed.
+func TestLint(t *testing.T) {
+	mandoc, err := exec.LookPath("mandoc")
+	if err != nil {
+		t.Skip("mandoc is not installed")
+	}
+	out, err := exec.Command(mandoc, append([]string{"-T", "lint", "-W", "warning"}, pages...)...).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestKeys compares the items of wcache.toml(5) with the keys of a configuration,
+// and their values with the defaults.
+func TestKeys(t *testing.T) {
+	item := regexp.MustCompile(`(?m)^\.It Ic (\w+) No = (.+)$`)
+	documented := make(map[string]string)
+	file := ""
+	for _, m := range item.FindAllStringSubmatch(read(t, "wcache.toml.5"), -1) {
+		documented[m[1]] = m[2]
+		file += m[1] + " = " + plain(m[2]) + "\n"
+	}
+	defaults := config.Default()
+	for f := range reflect.ValueOf(defaults).Fields() {
+		key := f.Tag.Get("toml")
+		if _, ok := documented[key]; !ok {
+			t.Errorf("%s is not in the page, as: .It Ic %s No = ITS DEFAULT", key, key)
+		}
+	}
+	got, err := load(t, file)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, file)
+	}
+	if diff := cmp.Diff(defaults, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("defaults (-code +page):\n%s", diff)
+	}
+}
+
+func load(t *testing.T, text string) (config.Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "wcache.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load([]string{path}, "0", func(string) string { return "/home/user" })
+}
+
+// plain is a line of mdoc as it is shown.
+func plain(line string) string {
+	return strings.NewReplacer(`\(dq`, `"`, `\&`, "", `\e`, `\`).Replace(strings.TrimSpace(line))
+}
+
+// TestKeysExamples has the page's examples read.
+func TestKeysExamples(t *testing.T) {
+	_, examples, _ := strings.Cut(read(t, "wcache.toml.5"), "\n.Sh EXAMPLES\n")
+	examples, _, _ = strings.Cut(examples, "\n.Sh ")
+	blocks := strings.Split(examples, "\n.Bd -literal")
+	for _, block := range blocks[1:] {
+		_, text, _ := strings.Cut(block, "\n")
+		text, _, _ = strings.Cut(text, "\n.Ed")
+		if _, err := load(t, text); err != nil {
+			t.Errorf("%v in\n%s", err, text)
+		}
+	}
+	if len(blocks) < 2 {
+		t.Error("the page has no examples")
+	}
+}
+
+// TestDiagnostics looks for each message of the DIAGNOSTICS in the sources, and
+// for a test that expects it.
+func TestDiagnostics(t *testing.T) {
+	said, expected := literals(t)
+	for _, page := range pages {
+		list := diagnostics(read(t, page))
+		if len(list) == 0 {
+			t.Errorf("%s has no diagnostics", page)
+		}
+		for i, d := range list {
+			if slices.Contains(list[:i], d) {
+				t.Errorf("%s has twice: %s", page, d)
+			}
+			from := slices.DeleteFunc(slices.Clone(said), func(m *message) bool { return !m.whole.MatchString(d) })
+			switch {
+			case len(from) == 0:
+				t.Errorf("%s: no source says: %s", page, d)
+			case !slices.ContainsFunc(from, func(m *message) bool { return m.in(expected) }):
+				t.Errorf("%s: no test expects: %s", page, d)
+			}
+		}
+	}
+}
+
+// diagnostics are the heads of a page's diagnostics, as they are shown.
+func diagnostics(page string) []string {
+	_, text, _ := strings.Cut(page, "\n.Sh DIAGNOSTICS\n")
+	text, _, _ = strings.Cut(text, "\n.Sh ")
+	var list []string
+	for line := range strings.Lines(text) {
+		if head, ok := strings.CutPrefix(line, ".It "); ok {
+			list = append(list, plain(head))
+		}
+	}
+	return list
+}
+
+// message is a string of a source that may be a message: its fixed parts, and
+// what it matches.
+type message struct {
+	whole, inside *regexp.Regexp
+	parts         []string
+}
+
+var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
+
+// enough is how many bytes of fixed text tell a message from others.
+const enough = 9
+
+// newMessage is nil for a text that matches nearly everything.
+func newMessage(format string) *message {
+	m := new(message)
+	fixed := 0
+	var pattern []string
+	for _, part := range verb.Split(strings.ReplaceAll(format, "%%", "\x00"), -1) {
+		part = strings.ReplaceAll(part, "\x00", "%")
+		fixed += len(strings.TrimSpace(part))
+		pattern = append(pattern, regexp.QuoteMeta(part))
+		m.parts = append(m.parts, part)
+	}
+	if fixed < enough || !strings.Contains(format, " ") {
+		return nil
+	}
+	p := strings.Join(pattern, `(?s:.+?)`)
+	m.whole, m.inside = regexp.MustCompile("^"+p+"$"), regexp.MustCompile(p)
+	return m
+}
+
+// in reports whether one of the texts, which are those of tests, has the message
+// or a telling part of it.
+func (m *message) in(texts []string) bool {
+	return slices.ContainsFunc(texts, func(text string) bool {
+		return m.inside.MatchString(text) || slices.ContainsFunc(m.parts, func(part string) bool {
+			return len(strings.TrimSpace(part)) >= enough+4 && strings.Contains(text, part) ||
+				len(text) >= enough+4 && strings.Contains(text, " ") && strings.Contains(part, text)
+		})
+	})
+}
+
+// literals are the strings of the program's sources that may be messages, and
+// those of its tests and scripts.
+func literals(t *testing.T) (said []*message, expected []string) {
+	t.Helper()
+	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		switch {
+		case e.IsDir() && (name == ".git" || name == "man" || name == "tools" || name == "bin" || name == "dist" || path == "../testdata"):
+			return filepath.SkipDir
+		case filepath.Ext(name) == ".txtar" || strings.HasSuffix(filepath.Dir(path), "testdata"):
+			if b, err := os.ReadFile(path); err == nil && e.Type().IsRegular() {
+				expected = append(expected, string(b))
+			}
+		case strings.HasSuffix(name, "_test.go"):
+			list, err := literalsOf(path)
+			if err != nil {
+				return err
+			}
+			expected = append(expected, list...)
+		case strings.HasSuffix(name, ".go"):
+			list, err := literalsOf(path)
+			if err != nil {
+				return err
+			}
+			for _, s := range list {
+				if m := newMessage(s); m != nil {
+					said = append(said, m)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said, expected
+}
+
+// literalsOf are the strings of a source, those that are added up as one.
+func literalsOf(path string) (list []string, err error) {
+	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false
+		case ast.Expr:
+			if s, ok := text(n); ok {
+				list = append(list, s)
+				_, sum := n.(*ast.BinaryExpr)
+				return sum // its parts, too
+			}
+		}
+		return true
+	})
+	return list, nil
+}
+
+// text is the value of a string, in which what isn't constant is a verb.
+func text(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind == token.STRING {
+			s, err := strconv.Unquote(e.Value)
+			return s, err == nil
+		}
+	case *ast.BinaryExpr:
+		if e.Op == token.ADD {
+			x, isX := text(e.X)
+			y, isY := text(e.Y)
+			switch {
+			case isX && isY:
+				return x + y, true
+			case isX:
+				return x + "%v", true
+			case isY:
+				return "%v" + y, true
+			}
+		}
+	}
+	return "", false
+}
