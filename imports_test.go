@@ -45,6 +45,7 @@ var allowed = map[string][]string{
 	"resolve":              {"config", "fingerprint", "layout", "weights"},
 	"cache":                {"device", "fingerprint", "internal/fd", "manifest", "tensor"},
 	"control":              {"fingerprint"},
+	"control/schematest":   {},
 	"client":               {"control", "protocol"},
 	"daemon":               {"cache", "config", "control", "device", "fingerprint", "internal/fd", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights"},
 	"doctor":               {"config"},
