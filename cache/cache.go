@@ -51,6 +51,7 @@ type Progress struct {
 	Allocated int64  // on the device so far
 	Done      int64  // filled
 	Total     int64
+	Waiting   string // for what nothing can be done yet, such as memory; "" if it goes on
 }
 
 // Options of a cache.

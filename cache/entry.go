@@ -52,7 +52,8 @@ func describe(r *manifest.Entry, id string, key fingerprint.Key, contents *Conte
 	r.Table = fmt.Sprintf("t-%.16s", id)
 	r.Segments = nil
 	for i, s := range contents.Segments {
-		r.Segments = append(r.Segments, manifest.Segment{Name: fmt.Sprintf("s-%.16s-%d", id, i), Bytes: s.Bytes})
+		file, _ := s.FD.File() // of an open descriptor; without it the next process drops the entry
+		r.Segments = append(r.Segments, manifest.Segment{Name: fmt.Sprintf("s-%.16s-%d", id, i), Bytes: s.Bytes, File: file})
 	}
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }

@@ -120,6 +120,28 @@ func (c *Cache) Evict(id string, force bool) error {
 	return nil
 }
 
+// Drop takes all entries that are ready out of service, whoever uses them, and
+// closes the descriptors of those that only engines were in the way of. It is for
+// a device that has lost what it held. It tells how many were in service.
+func (c *Cache) Drop(why string) int {
+	defer c.changed()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, e := range c.entries {
+		if e.ready {
+			clear(e.engines)
+			c.retire(e, why)
+			n++
+		}
+	}
+	for e := range c.retired {
+		clear(e.engines)
+		c.closeIfFree(e)
+	}
+	return n
+}
+
 // Release detaches a process from its entries of one role, and frees those to
 // which no other process is attached and which aren't pinned. It tells how many.
 func (c *Cache) Release(pid int, draft bool) int {

@@ -31,6 +31,7 @@ const (
 	MethodWarm   = "warm"
 	MethodEvict  = "evict"
 	MethodMisses = "misses"
+	MethodPing   = "ping" // is answered by an empty reply, and nothing is looked at
 )
 
 // Request is what a client asks. The field that belongs to the method is set.

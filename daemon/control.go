@@ -45,10 +45,14 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 	var err error
 	switch {
 	case request.Method == control.MethodStatus:
+		waiting, cancel := context.WithTimeout(ctx, statusWait)
+		s.gpu.wait(waiting, s.gpu.look(s.ctx, lookAgain))
+		cancel()
 		status := s.status()
 		final.Status = &status
 	case request.Method == control.MethodMisses:
 		final.Misses = s.ledger.list()
+	case request.Method == control.MethodPing:
 	case request.Method == control.MethodWarm && request.Warm != nil:
 		ctx, cancel := s.untilHangup(ctx, conn)
 		defer cancel()
@@ -61,10 +65,15 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 	if err != nil {
 		final.Error = s.controlError(err)
 	}
-	if request.Method != control.MethodStatus && request.Method != control.MethodMisses {
+	if !idly(request.Method) {
 		s.log.Info(request.Method, "pid", p.pid, "err", err)
 	}
 	answer(final)
+}
+
+// idly tells which requests change nothing, and are made often.
+func idly(method string) bool {
+	return method == control.MethodStatus || method == control.MethodMisses || method == control.MethodPing
 }
 
 // warm loads what an engine with the given options would ask for.

@@ -85,6 +85,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
 		return
 	}
+	s.gpu.look(s.ctx, lookEvery)
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
 	hold, miss, err := s.find(ctx, key)
@@ -150,11 +151,17 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
 	s.untilEnd(ctx, conn, name)
 }
 
-// untilEnd waits for the end of the engine or the server. Only with the engine's
-// does the connection leave the store.
+// untilEnd waits for the end of the engine, of the weights, or of the server. Only
+// with that of the server does the connection stay in the store.
 func (s *Server) untilEnd(ctx context.Context, conn *net.UnixConn, name string) {
 	hangup, cancel := s.untilHangup(ctx, conn)
-	<-hangup.Done()
+	s.mu.Lock()
+	watching := s.watching
+	s.mu.Unlock()
+	select {
+	case <-hangup.Done():
+	case <-watching.Done():
+	}
 	cancel()
 	if ctx.Err() == nil && name != "" {
 		s.forget(name)

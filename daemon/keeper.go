@@ -39,7 +39,7 @@ func (s *Server) saveManifest() {
 	if s.o.Manifest == "" {
 		return
 	}
-	err := (&manifest.Manifest{Entries: s.cache.Records()}).Save(s.o.Manifest)
+	err := (&manifest.Manifest{Uncorrected: s.gpu.uncorrected(), Entries: s.cache.Records()}).Save(s.o.Manifest)
 	s.mu.Lock()
 	before := s.saveErr
 	s.saveErr = err

@@ -53,8 +53,13 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 		return nil, fmt.Errorf("nothing is loaded with a broken configuration: %w", broken)
 	}
 	limit := time.Duration(c.LoadTimeout)
+	whole := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 	defer cancel()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	losses := s.gpu.lost()
 	found := s.candidates(c, key)
 	target, err := resolve.Resolve(ctx, s.resolving(c), key)
 	if err != nil {
@@ -74,7 +79,11 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	begin := time.Now()
 	result, err := s.run(ctx, c, target, ticket)
 	if err != nil {
-		return nil, err
+		return nil, s.blame(whole, err, time.Now())
+	}
+	if s.gpu.lost() != losses {
+		result.Close()
+		return nil, errors.New("load model: the GPU lost what was in its memory meanwhile")
 	}
 	took := time.Since(begin)
 	s.decide(key, found)
@@ -99,21 +108,35 @@ const gpuWorkers = 10
 // minWorkers keep a disk busy where there are few processors.
 const minWorkers = 4
 
+// gpuPatience is how long a load waits for memory of a GPU that others have: an
+// engine that was ended a moment ago, or one that only looks what would fit.
+const gpuPatience = 5 * time.Second
+
 // run starts the loader; when the device is full, once more after the entries
-// that nobody uses have made room.
+// that nobody uses have made room. Of a GPU's memory others may give some back: the
+// second time that is waited for, whether there was anything to evict or not.
 func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Target, ticket *cache.Ticket) (*loader.Result, error) {
 	job := loader.Job{Device: s.o.Device, Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
 	if s.o.GPU && job.Workers == 0 {
 		job.Workers = min(gpuWorkers, max(runtime.GOMAXPROCS(0), minWorkers))
 	}
 	progress := func(p loader.Progress) {
-		ticket.Progress(cache.Progress{Model: target.Dir.Path, Allocated: p.Allocated, Done: p.Done, Total: p.Total})
+		ticket.Progress(cache.Progress{Model: target.Dir.Path, Allocated: p.Allocated, Done: p.Done, Total: p.Total, Waiting: p.Waiting})
+		if p.Waiting != "" {
+			s.log.Info("waiting for memory of the device", "model", target.Dir.Path, "want", p.Waiting)
+		}
 		s.tellStatus()
 	}
 	progress(loader.Progress{Total: target.Plan.Table.Bytes()})
 	result, err := loader.Run(ctx, s.o.Loader, job, progress)
 	var full *loader.Error
-	if errors.As(err, &full) && full.Kind == loader.KindNoMemory && ticket.Free(target.Plan.Table.Segments[0]) > 0 {
+	if !errors.As(err, &full) || full.Kind != loader.KindNoMemory {
+		return result, err
+	}
+	if s.o.GPU {
+		job.Patience = gpuPatience
+	}
+	if ticket.Free(target.Plan.Table.Segments[0]) > 0 || s.o.GPU {
 		progress(loader.Progress{Total: target.Plan.Table.Bytes()})
 		result, err = loader.Run(ctx, s.o.Loader, job, progress)
 	}

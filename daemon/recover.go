@@ -41,6 +41,9 @@ func (s *Server) Recover(kept []Kept) {
 		s.log.Error("manifest is not used", "err", err)
 		m = new(manifest.Manifest)
 	}
+	if m.Uncorrected != nil {
+		s.gpu.outlived(*m.Uncorrected)
+	}
 	shelf := s.shelve(kept)
 	n := 0
 	for _, e := range m.Entries {
@@ -56,6 +59,9 @@ func (s *Server) Recover(kept []Kept) {
 			continue
 		}
 		s.drop(name, f, "nothing in the manifest or among the connections goes with it")
+	}
+	if n > 0 {
+		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
 	}
 	if len(kept) > 0 || len(m.Entries) > 0 {
 		s.log.Info("recovered", "entries", n, "of", len(m.Entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
@@ -158,11 +164,24 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 		if t.Segments[i] != seg.Bytes {
 			return nil, fmt.Errorf("segment %d has %d bytes in the table and %d in the manifest", i, t.Segments[i], seg.Bytes)
 		}
-		if err := s.o.CheckSegment(seg); err != nil {
+		err := s.o.CheckSegment(seg)
+		if err == nil {
+			err = sameFile(seg.FD, e.Segments[i].File)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("segment %d: %w", i, err)
 		}
 	}
 	return t, nil
+}
+
+// sameFile compares a descriptor with what was noted of the one that was kept.
+func sameFile(f *fd.FD, kept string) error {
+	file, err := f.File()
+	if err == nil && file != kept {
+		err = fmt.Errorf("it is the file %q, and %q was kept", file, kept)
+	}
+	return err
 }
 
 // alive gives those of recorded engines that are the same processes still.

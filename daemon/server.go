@@ -64,6 +64,7 @@ type Options struct {
 	IndexPath string // where the index is kept, "": nowhere
 	Manifest  string // path of the manifest, "": none is kept
 	Loader    loader.Options
+	Health    loader.Options      // starts the child that looks how a GPU is; no command: nobody does
 	Env       func(string) string // leads to the Hugging Face cache; nil: os.Getenv
 	Log       *slog.Logger        // nil: slog.Default()
 	Store     cache.Store         // keeps descriptors for the next process; nil: there is none
@@ -91,6 +92,8 @@ type Server struct {
 	slots   chan struct{} // a token a connection
 	dirty   chan struct{} // a token when the manifest has to be written
 
+	gpu guard
+
 	choosing sync.Mutex // held while a load is held against the policy, taken before mu
 
 	mu        sync.Mutex
@@ -102,6 +105,9 @@ type Server struct {
 	last      time.Time         // of the last request's end
 	decided   map[string]string // by key ID, what candidates said when the directory was chosen
 	paths     []string
+	gpuState  string          // when last looked at
+	watching  context.Context // done when those that watch have to be told that weights are gone
+	unwatch   context.CancelFunc
 }
 
 // New makes a server. Serve runs it.
@@ -117,6 +123,11 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
 	s.ctx, s.end = context.WithCancel(context.Background())
+	s.watching, s.unwatch = context.WithCancel(context.Background())
+	s.gpu = guard{tell: s.learned, errors: -1}
+	if o.GPU && o.DeviceErr == nil && len(o.Health.Command) > 0 {
+		s.gpu.ask = func(ctx context.Context) (*loader.Health, error) { return loader.Ask(ctx, o.Health, o.Device) }
+	}
 	s.config, s.configErr = o.Configure()
 	if s.configErr != nil {
 		s.config = config.Default()
@@ -193,6 +204,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	s.end()
 	keeping.Wait()
 	s.conns.Wait()
+	s.gpu.looks.Wait()
 	s.engines.close()
 	s.saveIndex()
 	return err

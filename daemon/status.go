@@ -27,6 +27,10 @@ func (s *Server) status() control.Status {
 	if len(s.paths) > 0 {
 		out.Socket = s.paths[0]
 	}
+	out.GPU = s.gpuStatus()
+	if text := gpuProblem(out.GPU); text != "" {
+		out.Problems = append(out.Problems, text)
+	}
 	for _, err := range []error{s.o.DeviceErr, s.configErr, s.saveErr} {
 		if err != nil {
 			out.Problems = append(out.Problems, err.Error())
@@ -55,7 +59,7 @@ func entry(e cache.Status) control.Entry {
 		out.Engines = append(out.Engines, control.Engine{PID: x.PID, Comm: x.Name, Since: x.Since.UTC()})
 	}
 	if e.State == cache.Loading {
-		out.Progress = &control.Progress{Done: e.Progress.Done, Total: e.Progress.Total, Seconds: time.Since(e.Started).Seconds()}
+		out.Progress = &control.Progress{Done: e.Progress.Done, Total: e.Progress.Total, Seconds: time.Since(e.Started).Seconds(), Waiting: e.Progress.Waiting}
 	}
 	return out
 }

@@ -78,6 +78,7 @@ func (s *Server) hint(err error) string {
 	var failed *loader.Error
 	var slow *tooSlow
 	var fault *config.Error
+	var gone *gpuGone
 	switch {
 	case errors.As(err, &no):
 		return no.Hint
@@ -97,20 +98,27 @@ func (s *Server) hint(err error) string {
 		return "load_timeout in wcache.toml allows more"
 	case errors.As(err, &fault):
 		return "mend it, then have it read: systemctl --user reload wcache@" + s.o.Instance + ".service, or SIGHUP"
+	case errors.As(err, &gone):
+		return gone.health.Reason
 	case errors.As(err, &failed):
-		return failedHint(failed)
+		return failedHint(failed, s.o.GPU)
 	}
 	return ""
 }
 
-func failedHint(err *loader.Error) string {
+func failedHint(err *loader.Error, gpu bool) string {
 	switch err.Kind {
 	case loader.KindNoMemory:
 		return "wcache evict frees what is held, all else is another program's"
 	case loader.KindFileChanged:
 		return "wait until nobody writes to it"
+	case loader.KindNoDevice:
+		return "wcache doctor looks for what is missing"
 	case loader.KindFileUnreadable:
 		return "see that the file is there and can be read"
+	}
+	if gpu {
+		return "nvidia-smi says how the GPU is, and the service's log may say more"
 	}
 	return "the service's log may say more"
 }

@@ -34,7 +34,11 @@ const Schema = 1
 
 // Manifest is everything that an instance holds. It is plain data.
 type Manifest struct {
-	Schema  int     `toml:"schema"`
+	Schema int `toml:"schema"`
+	// Uncorrected is the GPU's count of memory errors that all entries have outlived.
+	// Nil: there is none, or nobody has asked.
+	Uncorrected *int64 `toml:"uncorrected_errors,omitempty"`
+
 	Entries []Entry `toml:"entry"`
 }
 
@@ -73,6 +77,7 @@ type Engine struct {
 type Segment struct {
 	Name  string `toml:"name"`
 	Bytes int64  `toml:"bytes"`
+	File  string `toml:"file"` // which file it was when the loader gave it, as fd.FD.File tells
 }
 
 // File is a file of the model directory as it was when the entry was loaded.
@@ -162,7 +167,7 @@ func Decode(b []byte) (*Manifest, error) {
 
 // Encode writes the text of a manifest.
 func (m *Manifest) Encode() ([]byte, error) {
-	out := Manifest{Schema: Schema, Entries: append([]Entry(nil), m.Entries...)}
+	out := Manifest{Schema: Schema, Uncorrected: m.Uncorrected, Entries: append([]Entry(nil), m.Entries...)}
 	for i := range out.Entries {
 		var err error
 		if out.Entries[i].Fields, err = fields(out.Entries[i].Key); err != nil {

@@ -104,6 +104,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		},
 		Index: index, IndexPath: indexPath, Manifest: manifestPath,
 		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err, Env: at.env},
+		Health:       loader.Options{Command: []string{"/proc/self/exe", "health"}, Stderr: a.err},
 		Env:          a.env,
 		Log:          log,
 		Store:        newStore(notifier, in.kept),

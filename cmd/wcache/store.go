@@ -101,7 +101,7 @@ func watchdog(ctx context.Context, n *activation.Notifier, socket string, log *s
 			case <-tick.C:
 			}
 			ask, end := context.WithTimeout(ctx, interval/3)
-			_, err := client.Do(ask, socket, control.Request{Method: control.MethodStatus}, nil)
+			_, err := client.Do(ask, socket, control.Request{Method: control.MethodPing}, nil)
 			end()
 			if err == nil {
 				err = n.Watchdog()

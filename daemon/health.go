@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/loader"
+)
+
+// How often somebody looks how the GPU is, and how long that may take. Nobody
+// listens for what the driver reports (Xid): that needs a process that always has
+// the driver open, and what concerns weights can be asked for afterwards.
+const (
+	lookEvery  = 5 * time.Second // at most, because of requests that don't wait for it
+	lookAgain  = time.Second     // at most, while the GPU can't be used
+	lookTime   = 10 * time.Second
+	statusWait = time.Second // of a client that asks for the status
+)
+
+// guard is what is known of the instance's GPU. Its methods are safe for
+// concurrent use.
+type guard struct {
+	ask  func(context.Context) (*loader.Health, error) // nil: there is no GPU to ask about
+	tell func(now *loader.Health, gone string)         // of what was found, and why weights are gone
+
+	looks sync.WaitGroup
+
+	mu      sync.Mutex
+	last    *loader.Health // nil: nobody has looked
+	began   time.Time      // of the last look that has ended
+	at      time.Time      // of its end
+	running chan struct{}  // closed at the end of a look that is under way, else nil
+	errors  int64          // uncorrected ones that what is held has outlived, -1: not known
+	losses  int            // how often weights were found to be gone
+}
+
+// errSlowLook is why a look was given up.
+var errSlowLook = errors.New("the driver doesn't answer")
+
+// look has a child ask how the GPU is, unless that was done within the given time
+// or is being done. What it gives is closed when there is an answer.
+func (g *guard) look(ctx context.Context, within time.Duration) <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.running != nil {
+		return g.running
+	}
+	done := make(chan struct{})
+	if g.ask == nil || ctx.Err() != nil || g.last != nil && time.Since(g.at) < within {
+		close(done)
+		return done
+	}
+	g.running = done
+	g.looks.Go(func() {
+		began := time.Now()
+		ctx, cancel := context.WithTimeoutCause(ctx, lookTime, errSlowLook)
+		defer cancel()
+		h, err := g.ask(ctx)
+		g.judge(h, err, began)
+		close(done)
+	})
+	return done
+}
+
+// judge takes in what a look found.
+func (g *guard) judge(h *loader.Health, err error, began time.Time) {
+	g.mu.Lock()
+	if err != nil { // which says nothing about the weights
+		h = &loader.Health{Index: -1, State: loader.GPUUnknown, Uncorrected: -1}
+		if g.last != nil {
+			h.UUID, h.Name, h.Driver, h.Index = g.last.UUID, g.last.Name, g.last.Driver, g.last.Index
+		}
+		h.Reason = err.Error()
+	}
+	gone := ""
+	switch {
+	case h.Gone():
+		gone = "the GPU is " + h.State
+	case h.Uncorrected >= 0 && g.errors >= 0 && h.Uncorrected > g.errors:
+		gone = fmt.Sprintf("the GPU's memory has had %d uncorrected errors, %d more than before", h.Uncorrected, h.Uncorrected-g.errors)
+	case h.Uncorrected >= 0 && h.Uncorrected < g.errors: // counted anew
+		gone = "the GPU has been reset"
+	}
+	if h.Uncorrected >= 0 {
+		g.errors = h.Uncorrected
+	}
+	if gone != "" {
+		g.losses++
+	}
+	g.last, g.began, g.at, g.running = h, began, time.Now(), nil
+	g.mu.Unlock()
+	g.tell(h, gone)
+}
+
+// health is what the last look found, nil if there was none, and when.
+func (g *guard) health() (*loader.Health, time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.last, g.at
+}
+
+// lost counts how often weights were found to be gone.
+func (g *guard) lost() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.losses
+}
+
+// uncorrected is the count of errors that what is held has outlived, nil if it
+// isn't known.
+func (g *guard) uncorrected() *int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.errors < 0 {
+		return nil
+	}
+	n := g.errors
+	return &n
+}
+
+// outlived sets that count, as an earlier process noted it.
+func (g *guard) outlived(n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.errors = n
+}
+
+// wait waits for a look, as long as ctx allows.
+func (g *guard) wait(ctx context.Context, look <-chan struct{}) {
+	select {
+	case <-look:
+	case <-ctx.Done():
+	}
+}
+
+// after waits for a look that began after the given moment.
+func (g *guard) after(ctx, life context.Context, moment time.Time) *loader.Health {
+	for range 2 { // the first may have been under way
+		g.wait(ctx, g.look(life, 0))
+		g.mu.Lock()
+		last, began := g.last, g.began
+		g.mu.Unlock()
+		if last != nil && began.After(moment) {
+			return last
+		}
+	}
+	return nil
+}
+
+// gpuGone is the error of a load on a GPU that can't be used.
+type gpuGone struct{ health loader.Health }
+
+func (e *gpuGone) Error() string {
+	name := e.health.UUID
+	if e.health.Name != "" {
+		name = fmt.Sprintf("%s (%s)", name, e.health.Name)
+	}
+	return fmt.Sprintf("GPU %s is %s: nothing can be loaded, and what was held is gone", name, e.health.State)
+}
+
+// usable reports why nothing can be loaded on the GPU now. While it was well when
+// last seen, that is not looked into before a load but beside it.
+func (s *Server) usable(ctx context.Context) error {
+	last, _ := s.gpu.health()
+	if last == nil || !last.Gone() {
+		s.gpu.look(s.ctx, lookEvery)
+		return nil
+	}
+	s.gpu.wait(ctx, s.gpu.look(s.ctx, lookAgain))
+	if last, _ = s.gpu.health(); last.Gone() {
+		return &gpuGone{*last}
+	}
+	return nil
+}
+
+// blame gives the error of a load again, unless the GPU is to blame for it.
+func (s *Server) blame(ctx context.Context, err error, moment time.Time) error {
+	var failed *loader.Error
+	var slow *tooSlow
+	if errors.As(err, &failed) {
+		switch failed.Kind {
+		case loader.KindFailed, loader.KindDied, loader.KindNoDevice:
+		default:
+			return err
+		}
+	} else if !errors.As(err, &slow) {
+		return err
+	}
+	if h := s.gpu.after(ctx, s.ctx, moment); h != nil && h.Gone() {
+		return &gpuGone{*h}
+	}
+	return err
+}
+
+// learned acts on what a look at the GPU found. What was in its memory is gone for
+// engines too: they are told by the end of their watches.
+func (s *Server) learned(h *loader.Health, gone string) {
+	s.mu.Lock()
+	before := s.gpuState
+	s.gpuState = h.State
+	s.mu.Unlock()
+	if h.State != before && (before != "" || h.State != loader.GPUOK) {
+		s.log.Warn("GPU is "+h.State, "gpu", h.UUID, "reason", h.Reason)
+	}
+	if gone == "" {
+		return
+	}
+	if n := s.cache.Drop(gone); n > 0 {
+		s.log.Error("all entries are dropped", "entries", n, "reason", gone)
+	}
+	s.mu.Lock()
+	s.unwatch()
+	s.watching, s.unwatch = context.WithCancel(context.Background())
+	s.mu.Unlock()
+}
+
+// gpuStatus is what the last look found, for a client; nil if there was none.
+func (s *Server) gpuStatus() *control.GPU {
+	h, at := s.gpu.health()
+	if h == nil {
+		return nil
+	}
+	out := &control.GPU{
+		Index: h.Index, UUID: h.UUID, Name: h.Name, Driver: h.Driver, State: h.State, Reason: h.Reason,
+		Total: h.Total, Used: h.Used, Free: h.Free, Unowned: h.Unowned(), Uncorrected: h.Uncorrected,
+		Processes: []control.GPUProcess{}, Checked: at.UTC(),
+	}
+	if out.UUID == "" {
+		out.UUID = s.o.UUID
+	}
+	for _, p := range h.Processes {
+		out.Processes = append(out.Processes, control.GPUProcess(p))
+	}
+	return out
+}
+
+// gpuProblem says what is wrong with the GPU, "" if nothing is known to be.
+func gpuProblem(g *control.GPU) string {
+	if g == nil || g.State == loader.GPUOK {
+		return ""
+	}
+	return fmt.Sprintf("GPU %s is %s: %s", g.UUID, g.State, g.Reason)
+}
