@@ -60,16 +60,16 @@ func (b *buffer) Seal() (device.Segment, error) {
 	if err := d.driver.synchronize(d.ctx); err != nil {
 		return device.Segment{}, d.wrap("seal segment of", err)
 	}
-	f, err := d.driver.export(b.region.handle)
+	seal := b.region.export
+	if b.region.keeper != nil {
+		seal = b.region.keep
+	}
+	s, err := seal()
 	if err != nil {
 		return device.Segment{}, d.wrap("seal segment of", err)
 	}
 	b.spent = true
-	if err := b.region.free(); err != nil {
-		_ = f.Close()
-		return device.Segment{}, d.wrap("seal segment of", err)
-	}
-	return device.Segment{FD: f, Bytes: b.region.bytes}, nil
+	return s, nil
 }
 
 func (b *buffer) Close() error {

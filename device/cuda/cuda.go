@@ -71,6 +71,26 @@ type Device struct {
 //
 // Errors are a [NoDriver], a [NotFound], a [NoExport], or a call's [Error].
 func Open(name string, o Options) (*Device, error) {
+	d, err := choose(name, o)
+	if err != nil {
+		return nil, err
+	}
+	if ok, err := d.driver.exports(d.gpu.device); err != nil {
+		return nil, d.wrap("open", err)
+	} else if !ok {
+		return nil, &NoExport{UUID: d.gpu.uuid}
+	}
+	if d.grain, err = d.driver.granularity(d.gpu.device); err != nil {
+		return nil, d.wrap("open", err)
+	}
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// choose loads a driver and finds a GPU, without a context yet.
+func choose(name string, o Options) (*Device, error) {
 	if o.Library == "" {
 		o.Library = defaultLibrary
 	}
@@ -95,22 +115,18 @@ func Open(name string, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{driver: driver, gpu: g, options: o}
-	if ok, err := driver.exports(g.device); err != nil {
-		return nil, d.wrap("open", err)
-	} else if !ok {
-		return nil, &NoExport{UUID: g.uuid}
-	}
-	if d.grain, err = driver.granularity(g.device); err != nil {
-		return nil, d.wrap("open", err)
-	}
-	if d.ctx, err = driver.retain(g.device); errors.Is(err, OutOfMemory) {
+	return &Device{driver: driver, gpu: g, options: o}, nil
+}
+
+// enter makes the context that nearly all calls need.
+func (d *Device) enter() (err error) {
+	if d.ctx, err = d.driver.retain(d.gpu.device); errors.Is(err, OutOfMemory) {
 		err = &device.NoMemory{Want: contextBytes}
 	}
 	if err != nil {
-		return nil, d.wrap("make a context on", err)
+		return d.wrap("make a context on", err)
 	}
-	return d, nil
+	return nil
 }
 
 func (d *Device) wrap(verb string, err error) error {
@@ -130,7 +146,7 @@ func (d *Device) Free() (int64, error) {
 	if d.closed {
 		return 0, d.wrap("ask free memory of", errClosed)
 	}
-	free, err := d.driver.memFree(d.ctx)
+	free, err := d.driver.free(d.ctx)
 	if err != nil {
 		return 0, d.wrap("ask free memory of", err)
 	}
@@ -139,6 +155,13 @@ func (d *Device) Free() (int64, error) {
 
 // Alloc makes a buffer. All of its memory is on the GPU when it returns.
 func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
+	return d.alloc(bytes, func(bytes int64) (*region, error) {
+		return d.place(bytes, func() (cuHandle, error) { return d.driver.memCreate(d.gpu.device, bytes) })
+	})
+}
+
+// alloc makes a buffer of what place gives for a whole number of grains.
+func (d *Device) alloc(bytes int64, place func(int64) (*region, error)) (device.Buffer, error) {
 	if bytes <= 0 {
 		return nil, d.wrap("allocate memory of", fmt.Errorf("%d bytes", bytes))
 	}
@@ -150,7 +173,7 @@ func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
 		return nil, &device.NoMemory{Want: bytes, Free: free}
 	}
 	bytes = (bytes + d.grain - 1) / d.grain * d.grain
-	r, err := d.place(bytes, func() (cuHandle, error) { return d.driver.memCreate(d.gpu.device, bytes) })
+	r, err := place(bytes)
 	if err != nil {
 		if err = d.short(bytes, err); errors.As(err, new(*device.NoMemory)) {
 			return nil, err

@@ -26,6 +26,7 @@ int wc_open(wcDriver *d, const char *path, const char **missing, char *why, size
 	LOAD(cuDeviceGet)
 	LOAD(cuDeviceGetUuid)
 	LOAD(cuDeviceGetUuid_v2)
+	LOAD(cuDeviceGetPCIBusId)
 	LOAD(cuDeviceGetAttribute)
 	LOAD(cuDevicePrimaryCtxRetain)
 	LOAD(cuDevicePrimaryCtxRelease_v2)
@@ -42,6 +43,11 @@ int wc_open(wcDriver *d, const char *path, const char **missing, char *why, size
 	LOAD(cuMemSetAccess)
 	LOAD(cuMemExportToShareableHandle)
 	LOAD(cuMemImportFromShareableHandle)
+	LOAD(cuMemAlloc_v2)
+	LOAD(cuMemFree_v2)
+	LOAD(cuIpcGetMemHandle)
+	LOAD(cuIpcOpenMemHandle_v2)
+	LOAD(cuIpcCloseMemHandle)
 	LOAD(cuMemHostRegister_v2)
 	LOAD(cuMemHostUnregister)
 	LOAD(cuMemcpyHtoDAsync_v2)
@@ -73,6 +79,7 @@ CUresult wc_device_count(wcDriver *d, int *count) { return d->cuDeviceGetCount(c
 CUresult wc_device(wcDriver *d, CUdevice *device, int ordinal) { return d->cuDeviceGet(device, ordinal); }
 CUresult wc_uuid(wcDriver *d, CUuuid *uuid, CUdevice device) { return d->cuDeviceGetUuid(uuid, device); }
 CUresult wc_uuid_v2(wcDriver *d, CUuuid *uuid, CUdevice device) { return d->cuDeviceGetUuid_v2(uuid, device); }
+CUresult wc_pci(wcDriver *d, char *id, int size, CUdevice device) { return d->cuDeviceGetPCIBusId(id, size, device); }
 CUresult wc_attribute(wcDriver *d, int *value, int attribute, CUdevice device) {
 	return d->cuDeviceGetAttribute(value, attribute, device);
 }
@@ -124,6 +131,17 @@ CUresult wc_import(wcDriver *d, CUcontext ctx, CUmemHandle *handle, int fd) {
 	// The descriptor itself goes in place of a pointer.
 	WITH(ctx) return d->cuMemImportFromShareableHandle(handle, (void *)(ptrdiff_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
+CUresult wc_mem_alloc(wcDriver *d, CUcontext ctx, CUdeviceptr *ptr, size_t bytes) {
+	WITH(ctx) return d->cuMemAlloc_v2(ptr, bytes);
+}
+CUresult wc_mem_free(wcDriver *d, CUcontext ctx, CUdeviceptr ptr) { WITH(ctx) return d->cuMemFree_v2(ptr); }
+CUresult wc_ipc_get(wcDriver *d, CUcontext ctx, CUipcMemHandle *handle, CUdeviceptr ptr) {
+	WITH(ctx) return d->cuIpcGetMemHandle(handle, ptr);
+}
+CUresult wc_ipc_open(wcDriver *d, CUcontext ctx, CUdeviceptr *ptr, const CUipcMemHandle *handle) {
+	WITH(ctx) return d->cuIpcOpenMemHandle_v2(ptr, *handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+CUresult wc_ipc_close(wcDriver *d, CUcontext ctx, CUdeviceptr ptr) { WITH(ctx) return d->cuIpcCloseMemHandle(ptr); }
 CUresult wc_pin(wcDriver *d, CUcontext ctx, void *ptr, size_t bytes) {
 	WITH(ctx) return d->cuMemHostRegister_v2(ptr, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/fd"
 )
 
@@ -103,13 +104,11 @@ func (d *driver) gpu(ordinal C.int) (gpu, error) {
 	}
 	// Of a MIG slice, the older call gives the uuid of the GPU that it is part of.
 	g.uuid = formatUUID(*(*[16]byte)(unsafe.Pointer(&own)), own != parent)
-	for i, attribute := range []C.int{C.CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, C.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, C.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID} {
-		v, err := d.attribute(device, attribute)
-		if err != nil {
-			return gpu{}, err
-		}
-		g.pci[i] = v
+	var id [32]C.char
+	if err := failed("cuDeviceGetPCIBusId", C.wc_pci(&d.c, &id[0], C.int(len(id)), device)); err != nil {
+		return gpu{}, err
 	}
+	g.pci = parsePCI(C.GoString(&id[0]))
 	return g, nil
 }
 
@@ -146,7 +145,7 @@ func (d *driver) synchronize(ctx cuContext) error {
 	return failed("cuCtxSynchronize", C.wc_synchronize(&d.c, ctx))
 }
 
-func (d *driver) memFree(ctx cuContext) (int64, error) {
+func (d *driver) free(ctx cuContext) (int64, error) {
 	var free, total C.size_t
 	err := failed("cuMemGetInfo", C.wc_mem_info(&d.c, ctx, &free, &total))
 	return int64(free), err
@@ -205,6 +204,34 @@ func (d *driver) importMemory(ctx cuContext, f *fd.FD) (cuHandle, error) {
 	var h cuHandle
 	err := failed("cuMemImportFromShareableHandle", C.wc_import(&d.c, ctx, &h, C.int(f.Int())))
 	return h, err
+}
+
+// memAlloc makes memory that lives as long as this process does, at most.
+func (d *driver) memAlloc(ctx cuContext, bytes int64) (cuPointer, error) {
+	var p cuPointer
+	err := failed("cuMemAlloc", C.wc_mem_alloc(&d.c, ctx, &p, C.size_t(bytes)))
+	return p, err
+}
+
+func (d *driver) memFree(ctx cuContext, p cuPointer) error {
+	return failed("cuMemFree", C.wc_mem_free(&d.c, ctx, p))
+}
+
+// ipcHandle is what other processes open the memory of memAlloc with.
+func (d *driver) ipcHandle(ctx cuContext, p cuPointer) (handle [device.HandleBytes]byte, err error) {
+	err = failed("cuIpcGetMemHandle", C.wc_ipc_get(&d.c, ctx, (*C.CUipcMemHandle)(unsafe.Pointer(&handle)), p))
+	return handle, err
+}
+
+// ipcOpen maps the memory of another process, which no process can do with its own.
+func (d *driver) ipcOpen(ctx cuContext, handle [device.HandleBytes]byte) (cuPointer, error) {
+	var p cuPointer
+	err := failed("cuIpcOpenMemHandle", C.wc_ipc_open(&d.c, ctx, &p, (*C.CUipcMemHandle)(unsafe.Pointer(&handle))))
+	return p, err
+}
+
+func (d *driver) ipcClose(ctx cuContext, p cuPointer) error {
+	return failed("cuIpcCloseMemHandle", C.wc_ipc_close(&d.c, ctx, p))
 }
 
 // pin locks memory that Go's runtime knows nothing of, so that the GPU can fetch it.

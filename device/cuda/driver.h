@@ -23,6 +23,10 @@ typedef struct {
 	char bytes[16];
 } CUuuid;
 
+typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+
 enum {
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
@@ -33,9 +37,7 @@ enum {
 	CU_EVENT_BLOCKING_SYNC = 1,
 	CU_EVENT_DISABLE_TIMING = 2,
 	CU_MEMHOSTREGISTER_PORTABLE = 1,
-	CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
-	CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
-	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
+	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
 	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
 };
@@ -65,6 +67,7 @@ typedef struct {
 
 _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "a 64-bit machine");
 _Static_assert(sizeof(CUuuid) == 16, "CUuuid");
+_Static_assert(sizeof(CUipcMemHandle) == 64, "CUipcMemHandle");
 _Static_assert(sizeof(CUmemLocation) == 8, "CUmemLocation");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(offsetof(CUmemAllocationProp, win32HandleMetaData) == 16, "CUmemAllocationProp");
@@ -79,6 +82,7 @@ typedef struct {
 	CUresult (*cuDeviceGet)(CUdevice *device, int ordinal);
 	CUresult (*cuDeviceGetUuid)(CUuuid *uuid, CUdevice device);
 	CUresult (*cuDeviceGetUuid_v2)(CUuuid *uuid, CUdevice device);
+	CUresult (*cuDeviceGetPCIBusId)(char *id, int size, CUdevice device);
 	CUresult (*cuDeviceGetAttribute)(int *value, int attribute, CUdevice device);
 	CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *ctx, CUdevice device);
 	CUresult (*cuDevicePrimaryCtxRelease_v2)(CUdevice device);
@@ -95,6 +99,11 @@ typedef struct {
 	CUresult (*cuMemSetAccess)(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count);
 	CUresult (*cuMemExportToShareableHandle)(void *fd, CUmemHandle handle, int type, unsigned long long flags);
 	CUresult (*cuMemImportFromShareableHandle)(CUmemHandle *handle, void *fd, int type);
+	CUresult (*cuMemAlloc_v2)(CUdeviceptr *ptr, size_t bytes);
+	CUresult (*cuMemFree_v2)(CUdeviceptr ptr);
+	CUresult (*cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdeviceptr ptr);
+	CUresult (*cuIpcOpenMemHandle_v2)(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned flags);
+	CUresult (*cuIpcCloseMemHandle)(CUdeviceptr ptr);
 	CUresult (*cuMemHostRegister_v2)(void *ptr, size_t bytes, unsigned flags);
 	CUresult (*cuMemHostUnregister)(void *ptr);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
@@ -120,6 +129,7 @@ CUresult wc_device_count(wcDriver *d, int *count);
 CUresult wc_device(wcDriver *d, CUdevice *device, int ordinal);
 CUresult wc_uuid(wcDriver *d, CUuuid *uuid, CUdevice device);
 CUresult wc_uuid_v2(wcDriver *d, CUuuid *uuid, CUdevice device);
+CUresult wc_pci(wcDriver *d, char *id, int size, CUdevice device);
 CUresult wc_attribute(wcDriver *d, int *value, int attribute, CUdevice device);
 CUresult wc_retain(wcDriver *d, CUcontext *ctx, CUdevice device);
 CUresult wc_release(wcDriver *d, CUdevice device);
@@ -135,6 +145,11 @@ CUresult wc_unmap(wcDriver *d, CUcontext ctx, CUdeviceptr ptr, size_t bytes);
 CUresult wc_set_access(wcDriver *d, CUcontext ctx, CUdeviceptr ptr, size_t bytes, CUdevice device, int flags);
 CUresult wc_export(wcDriver *d, int *fd, CUmemHandle handle);
 CUresult wc_import(wcDriver *d, CUcontext ctx, CUmemHandle *handle, int fd);
+CUresult wc_mem_alloc(wcDriver *d, CUcontext ctx, CUdeviceptr *ptr, size_t bytes);
+CUresult wc_mem_free(wcDriver *d, CUcontext ctx, CUdeviceptr ptr);
+CUresult wc_ipc_get(wcDriver *d, CUcontext ctx, CUipcMemHandle *handle, CUdeviceptr ptr);
+CUresult wc_ipc_open(wcDriver *d, CUcontext ctx, CUdeviceptr *ptr, const CUipcMemHandle *handle);
+CUresult wc_ipc_close(wcDriver *d, CUcontext ctx, CUdeviceptr ptr);
 CUresult wc_pin(wcDriver *d, CUcontext ctx, void *ptr, size_t bytes);
 CUresult wc_unpin(wcDriver *d, CUcontext ctx, void *ptr);
 CUresult wc_copy_in(wcDriver *d, CUcontext ctx, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);

@@ -27,6 +27,17 @@ func formatUUID(b [16]byte, slice bool) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
+// parsePCI reads what the driver calls a device's place: domain, bus, device and
+// function in hexadecimal, 0000:3B:00.0.
+func parsePCI(id string) (pci [3]int) {
+	id, _, _ = strings.Cut(id, ".")
+	for i, field := range strings.SplitN(id, ":", len(pci)) {
+		n, _ := strconv.ParseUint(field, 16, 31) // drivers write it so; else the order is theirs
+		pci[i] = int(n)
+	}
+	return pci
+}
+
 // find is the GPU that a name is for: a uuid, enough of one's beginning to be
 // unique, or a number in PCI order, which is nvidia-smi's. Visible is
 // CUDA_VISIBLE_DEVICES, which makes numbers mean something else.

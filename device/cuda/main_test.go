@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("CUDA_TEST_CHILD") {
 	case "consumer":
 		err = consume()
+	case "keeper":
+		err = keep()
 	case "loader":
 		err = load(os.Getenv("CUDA_TEST_LIBRARY"), os.Getenv("CUDA_TEST_GPU"))
 	default:
@@ -119,6 +121,12 @@ func child(t *testing.T, role, library, uuid string, env ...string) *exec.Cmd {
 	return cmd
 }
 
+// mapper is a device in the eyes of a consumer.
+type mapper interface {
+	device.Device
+	Map(device.Segment) (*cuda.Mapping, error)
+}
+
 // consume writes the segment that is descriptor 3 to standard output.
 func consume() error {
 	f, err := fd.New(3)
@@ -129,7 +137,11 @@ func consume() error {
 	if err != nil {
 		return err
 	}
-	d, err := cuda.Open(os.Getenv("CUDA_TEST_GPU"), cuda.Options{Library: os.Getenv("CUDA_TEST_LIBRARY")})
+	open := func(name string, o cuda.Options) (mapper, error) { return cuda.Open(name, o) }
+	if os.Getenv("CUDA_TEST_KEPT") != "" {
+		open = func(name string, o cuda.Options) (mapper, error) { return cuda.OpenKeeper(name, o) }
+	}
+	d, err := open(os.Getenv("CUDA_TEST_GPU"), cuda.Options{Library: os.Getenv("CUDA_TEST_LIBRARY")})
 	if err != nil {
 		return err
 	}

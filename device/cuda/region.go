@@ -11,15 +11,16 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// region is memory of the GPU at an address. Its fields are written by place and
-// free alone.
+// region is memory of the GPU at an address. Its fields are written by what makes it
+// and by free alone.
 type region struct {
 	d      *Device
+	keeper *Keeper // who keeps it once it is a segment; nil: its descriptor does
 	bytes  int64
 	handle cuHandle
 	ptr    cuPointer
 
-	used, made, reserved, mapped bool // what free has to undo
+	used, made, reserved, mapped, owned, opened bool // what free has to undo
 }
 
 // place gets a handle from make and maps what it stands for.
@@ -52,7 +53,20 @@ func (d *Device) place(bytes int64, make func() (cuHandle, error)) (_ *region, e
 	return r, nil
 }
 
-// free undoes what place did, all that can be undone, and once.
+// export makes a segment of a region, which ends here: the descriptor is enough.
+func (r *region) export() (device.Segment, error) {
+	f, err := r.d.driver.export(r.handle)
+	if err != nil {
+		return device.Segment{}, err
+	}
+	if err := r.free(); err != nil {
+		_ = f.Close()
+		return device.Segment{}, err
+	}
+	return device.Segment{FD: f, Bytes: r.bytes}, nil
+}
+
+// free undoes what made the region, all that can be undone, and once.
 func (r *region) free() error {
 	var errs []error
 	undo := func(done *bool, how func() error) {
@@ -64,6 +78,8 @@ func (r *region) free() error {
 	undo(&r.mapped, func() error { return r.d.driver.unmap(r.d.ctx, r.ptr, r.bytes) })
 	undo(&r.reserved, func() error { return r.d.driver.unreserve(r.d.ctx, r.ptr, r.bytes) })
 	undo(&r.made, func() error { return r.d.driver.memRelease(r.handle) })
+	undo(&r.owned, func() error { return r.d.driver.memFree(r.d.ctx, r.ptr) })
+	undo(&r.opened, func() error { return r.d.driver.ipcClose(r.d.ctx, r.ptr) })
 	undo(&r.used, func() error { return r.d.driver.release(r.d.gpu.device) })
 	return errors.Join(errs...)
 }

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package fake builds, for tests, a CUDA driver that needs no GPU: a small
-// libcuda.so.1 in C whose memory really is shared between processes. Its source,
-// src/libcuda.c, says what it does and which environment variables it obeys.
+// Package fake builds, for tests, GPU drivers that need no GPU: a small
+// libcuda.so.1 in C whose memory really is shared between processes, and the same
+// with the names of HIP. Their source, src/libcuda.c, says what they do and which
+// environment variables they obey.
 package fake
 
 import (
@@ -14,8 +15,14 @@ import (
 	"path/filepath"
 )
 
-//go:embed src/libcuda.c
-var source []byte
+var (
+	//go:embed src/libcuda.c
+	libcuda []byte
+	//go:embed src/ipc.c
+	ipc []byte
+	//go:embed src/hip.h
+	hip []byte
+)
 
 // UUID is what the fake's only GPU is called unless FAKE_CUDA_GPUS says otherwise.
 const UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
@@ -25,15 +32,23 @@ const UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
 // from a driver that is too old. Processes that load it by the name libcuda.so.1
 // need dir in LD_LIBRARY_PATH when they start.
 func Build(dir string, without ...string) (string, error) {
-	path := filepath.Join(dir, "libcuda.so.1")
+	return build(filepath.Join(dir, "libcuda.so.1"), without, libcuda, ipc)
+}
+
+// BuildHIP does so with dir/libamdhip64.so.6, whose calls have HIP's names.
+func BuildHIP(dir string, without ...string) (string, error) {
+	return build(filepath.Join(dir, "libamdhip64.so.6"), without, hip, libcuda, ipc)
+}
+
+func build(path string, without []string, source ...[]byte) (string, error) {
 	args := []string{"-x", "c", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", "-o", path}
 	for _, call := range without {
 		args = append(args, fmt.Sprintf("-D%s=missing_%s", call, call))
 	}
 	cmd := exec.Command("cc", append(args, "-")...)
-	cmd.Stdin = bytes.NewReader(source)
+	cmd.Stdin = bytes.NewReader(bytes.Join(source, []byte("\n")))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build fake libcuda: %w\n%s", err, out)
+		return "", fmt.Errorf("build fake %s: %w\n%s", filepath.Base(path), err, out)
 	}
 	return path, nil
 }

@@ -71,7 +71,8 @@ struct region { // of addresses
 	struct region *next;
 	char *at;
 	size_t bytes;
-	int gpu, mapped, writable;
+	int mapped, writable;
+	int whole, opened, fd; // memory of its own, not of a handle: made here, or another process's
 };
 
 struct host { // pinned memory
@@ -256,11 +257,16 @@ CUresult cuDeviceGetUuid(unsigned char *uuid, int device) {
 	LEAVE(SUCCESS);
 }
 
+CUresult cuDeviceGetPCIBusId(char *id, int size, int device) {
+	ENTER
+	int n = snprintf(id, size, "0000:%02X:00.0", gpu[device].bus);
+	LEAVE(n < size ? SUCCESS : INVALID_VALUE);
+}
+
 CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
 	ENTER
+	if (device < 0 || device >= gpus) LEAVE(INVALID_DEVICE);
 	switch (attribute) {
-	case 33: *value = gpu[device].bus; break;
-	case 34: case 50: *value = 0; break;
 	case 102: case 103: *value = !getenv("FAKE_CUDA_NO_VMM"); break;
 	default: LEAVE(INVALID_VALUE);
 	}
@@ -498,6 +504,16 @@ static size_t used(const struct gpu *g) {
 	return sum;
 }
 
+// create makes memory of a GPU, which is a file that says so.
+static int create(const struct gpu *g, size_t bytes) {
+	char name[128];
+	snprintf(name, sizeof name, "fake-gpu:%s", g->name);
+	int fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd < 0 || !ftruncate(fd, bytes)) return fd;
+	close(fd);
+	return -1;
+}
+
 CUresult cuMemGetInfo_v2(size_t *free, size_t *all) {
 	ENTER_CONTEXT
 	size_t n = used(current);
@@ -540,10 +556,8 @@ CUresult cuMemCreate(u64 *handle, size_t bytes, const struct prop *prop, u64 fla
 	const struct gpu *g = &gpu[prop->device];
 	size_t n = used(g);
 	if (n > total || bytes > total - n) LEAVE(OUT_OF_MEMORY);
-	char name[128];
-	snprintf(name, sizeof name, "fake-gpu:%s", g->name);
-	int fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, bytes)) LEAVE(OUT_OF_MEMORY);
+	int fd = create(g, bytes);
+	if (fd < 0) LEAVE(OUT_OF_MEMORY);
 	LEAVE(add(handle, (struct mem){.fd = fd, .gpu = prop->device, .bytes = bytes}));
 }
 
@@ -581,22 +595,27 @@ CUresult cuMemImportFromShareableHandle(u64 *handle, void *from, int type) {
 	LEAVE(add(handle, (struct mem){.fd = fd, .gpu = (int)(current - gpu), .imported = 1, .bytes = st.st_size}));
 }
 
+static void add_region(struct region r) {
+	struct region *new = calloc(1, sizeof *new);
+	*new = r;
+	new->next = regions;
+	regions = new;
+	current->regions++;
+}
+
 CUresult cuMemAddressReserve(u64 *ptr, size_t bytes, size_t alignment, u64 hint, u64 flags) {
 	ENTER_CONTEXT
 	if (!bytes || bytes % GRAIN || alignment || hint || flags) LEAVE(INVALID_VALUE);
 	void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED) LEAVE(OUT_OF_MEMORY);
-	struct region *r = calloc(1, sizeof *r);
-	*r = (struct region){.next = regions, .at = at, .bytes = bytes};
-	regions = r;
+	add_region((struct region){.at = at, .bytes = bytes});
 	*ptr = (u64)at;
-	current->regions++;
 	LEAVE(SUCCESS);
 }
 
 static struct region *region(u64 ptr, size_t bytes) {
 	struct region *r = regions;
-	while (r && ((u64)r->at != ptr || r->bytes != bytes)) r = r->next;
+	while (r && (r->whole || (u64)r->at != ptr || r->bytes != bytes)) r = r->next;
 	return r;
 }
 

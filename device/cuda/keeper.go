@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/wcache/wcache/device"
+)
+
+var _ device.Keeper = (*Keeper)(nil)
+
+// Keeper is a GPU whose segments are memory of this process, which other processes
+// open by legacy handles (cuIpcGetMemHandle) while it lives. Its context, some
+// hundred MiB, stays on the GPU with them. It is safe for concurrent use.
+type Keeper struct {
+	*Device
+	kept sync.WaitGroup // segments
+}
+
+// keptGrain is what the driver rounds large allocations up to, in bytes.
+const keptGrain = 2 << 20
+
+// OpenKeeper opens a GPU as [Open] does, and also one that can't export memory.
+func OpenKeeper(name string, o Options) (*Keeper, error) {
+	d, err := choose(name, o)
+	if err != nil {
+		return nil, err
+	}
+	d.grain = keptGrain
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	return &Keeper{Device: d}, nil
+}
+
+// Alloc makes a buffer. All of its memory is on the GPU when it returns.
+func (k *Keeper) Alloc(bytes int64) (device.Buffer, error) {
+	return k.alloc(bytes, func(bytes int64) (*region, error) {
+		r, err := k.region(bytes)
+		if err != nil {
+			return nil, err
+		}
+		if r.ptr, err = k.driver.memAlloc(k.ctx, bytes); err != nil {
+			return nil, errors.Join(err, r.free())
+		}
+		r.owned = true
+		return r, nil
+	})
+}
+
+// region is one that has the context in use and nothing more.
+func (k *Keeper) region(bytes int64) (*region, error) {
+	if err := k.use(); err != nil {
+		return nil, err
+	}
+	return &region{d: k.Device, keeper: k, bytes: bytes, used: true}, nil
+}
+
+// keep makes a segment of a region, which stays until the segment is released.
+func (r *region) keep() (device.Segment, error) {
+	handle, err := r.d.driver.ipcHandle(r.d.ctx, r.ptr)
+	if err != nil {
+		return device.Segment{}, err
+	}
+	s, released, err := device.Keep(handle, r.bytes)
+	if err != nil {
+		return device.Segment{}, err
+	}
+	r.keeper.kept.Add(1)
+	go func() {
+		<-released
+		r.keeper.kept.Done()
+		_ = r.free() // nobody is left to be told; the process's end frees it for certain
+	}()
+	return s, nil
+}
+
+// Wait is part of [device.Keeper].
+func (k *Keeper) Wait() { k.kept.Wait() }
+
+// Map opens a segment that another process keeps; the driver refuses one's own.
+func (k *Keeper) Map(s device.Segment) (*Mapping, error) {
+	r, err := k.open(s)
+	if err != nil {
+		return nil, k.wrap(fmt.Sprintf("map %d bytes of", s.Bytes), err)
+	}
+	return &Mapping{region: r}, nil
+}
+
+func (k *Keeper) open(s device.Segment) (*region, error) {
+	handle, kept, err := s.Handle()
+	if err == nil && !kept {
+		err = errors.New("the segment has no keeper")
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := k.region(s.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if r.ptr, err = k.driver.ipcOpen(k.ctx, handle); err != nil {
+		return nil, errors.Join(err, r.free())
+	}
+	r.opened = true
+	return r, nil
+}
