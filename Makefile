@@ -59,6 +59,19 @@ lint: ## go vet, gofmt, golangci-lint
 	go vet ./...
 	go tool -modfile=tools/lint/go.mod golangci-lint run
 
+.PHONY: packages
+packages: ## dist/*.deb and *.rpm; VERSION=1.2.3 instead of what git says
+	rm -f dist/*.deb dist/*.rpm
+	./packaging/build.sh '$(VERSION)'
+
+.PHONY: packages-reproducible
+packages-reproducible: packages ## build them again elsewhere, and compare
+	./packaging/reproducible.sh '$(VERSION)'
+
+.PHONY: lint-packages
+lint-packages: packages ## lintian, rpmlint, mandoc, systemd-analyze, shellcheck
+	./packaging/lint.sh dist
+
 .PHONY: bench
 bench: build ## measure what README promises
 	go run ./bench -wcache bin/wcache

@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-FileCopyrightText: The wcache authors
+# SPDX-License-Identifier: MIT
+#
+# build.sh VERSION [DIR] - the .deb and .rpm of VERSION into DIR, dist by default.
+# For the architectures in ARCHES; by default this machine's, and the other of
+# amd64 and arm64 where there is a compiler for it. The same tree makes the same
+# bytes: whatever folder it is in, whoever builds it, and when.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+VERSION=$(packaging/version.sh "${1:?usage: build.sh VERSION [DIR]}")
+out=${2:-dist}
+umask 022
+# Where there is no repository, SOURCE_DATE_EPOCH has to say the last commit's time.
+[ -n "${SOURCE_DATE_EPOCH-}" ] || SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export VERSION SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
+
+native=$(go env GOHOSTARCH)
+compiler() {
+    case $1 in
+    "$native") echo gcc ;;
+    amd64) echo x86_64-linux-gnu-gcc ;;
+    arm64) echo aarch64-linux-gnu-gcc ;;
+    *) echo "build.sh: error: no packages for $1" >&2; return 1 ;;
+    esac
+}
+
+stage=dist/stage
+rm -rf "$stage"
+mkdir -p "$stage" "$out"
+trap 'rm -rf "$stage"' EXIT
+
+# As distributions harden programs, but for -z now: go-nvml's functions are those
+# of a library that is only opened when it is there, so they must not be looked up
+# at the start ("undefined symbol" and no program, where there is no driver).
+export CGO_ENABLED=1 GOFLAGS='-mod=readonly -trimpath -buildvcs=false -buildmode=pie'
+export CGO_CFLAGS='-O2 -g0 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -Wno-deprecated-declarations'
+export CGO_LDFLAGS='-Wl,-z,relro -Wl,-z,lazy'
+built=()
+for arch in ${ARCHES:-amd64 arm64}; do
+    cc=$(compiler "$arch")
+    if [ -z "${ARCHES-}" ] && ! type -P "$cc" >/dev/null; then
+        echo "$arch: skipped, there is no $cc"
+        continue
+    fi
+    CC=$cc GOARCH=$arch go build -ldflags "-s -w -linkmode=external -X main.version=$VERSION" -o "$stage/$arch/" ./cmd/...
+    "${cc%gcc}objcopy" --remove-section=.comment "$stage/$arch/wcache"
+    "${cc%gcc}objcopy" --remove-section=.comment "$stage/$arch/wcache-generator"
+    built+=("$arch")
+done
+
+cp man/*.[1-9] CHANGELOG.md THIRD-PARTY.txt "$stage/"
+gzip -9n "$stage"/*.[1-9] "$stage"/*.md "$stage"/*.txt
+# Of this machine's program, which may be none of those that are packaged.
+[ -x "$stage/$native/wcache" ] || go build -o "$stage/$native/" ./cmd/wcache
+for shell in bash fish zsh; do
+    "$stage/$native/wcache" completion "$shell" >"$stage/wcache.$shell"
+done
+# The distribution's changelog has only this version: CHANGELOG.md has all.
+cat >"$stage/changelog.yaml" <<END
+- semver: "${VERSION/-/\~}-1"
+  date: "$(date -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
+  packager: The wcache authors <wcache@users.noreply.github.com>
+  deb: {urgency: medium, distributions: [unstable]}
+  changes:
+    - note: "Version ${VERSION/-/\~}, see the upstream changelog."
+END
+
+# nfpm is a program of this machine, whatever was built above.
+for arch in "${built[@]}"; do
+    for packager in deb rpm; do
+        ARCH=$arch GOFLAGS=-mod=readonly CGO_ENABLED=0 \
+            go tool -modfile=tools/nfpm/go.mod nfpm package --packager "$packager" --target "$out/" | sed -n 's/^created package: //p'
+    done
+done

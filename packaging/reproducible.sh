@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-FileCopyrightText: The wcache authors
+# SPDX-License-Identifier: MIT
+#
+# reproducible.sh VERSION - build the packages in dist once more, as somebody else
+# would, and compare: from a copy of the tree in another folder, which is no git
+# repository, with another umask, time zone and language, and with nothing
+# compiled before.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+version=$(packaging/version.sh "${1:?usage: reproducible.sh VERSION}")
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+umask 077
+mkdir -p "$tmp/elsewhere/wcache"
+git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- --ignore-failed-read -cf - |
+    tar -C "$tmp/elsewhere/wcache" --no-same-permissions -xf -
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) GOCACHE=$tmp/cache TZ=Pacific/Auckland LC_ALL=C.UTF-8 \
+    "$tmp/elsewhere/wcache/packaging/build.sh" "$version" "$tmp/dist" >/dev/null
+sums() { (cd "$1" && sha256sum -- *.deb *.rpm); }
+diff <(sums dist) <(sums "$tmp/dist") || { echo "reproducible.sh: error: two builds of one tree differ" >&2; exit 1; }
+sums dist
+echo "equal, byte for byte"
