@@ -219,6 +219,7 @@ func TestChildHangs(t *testing.T) {
 					t.Fatalf("Run: %v, want the result that is complete", err)
 				}
 				r.Close()
+				eventually(t, "word of the child", hung.heard)
 			} else if !errors.Is(err, why) || r != nil {
 				t.Errorf("Run = %v, %v; want an error for the context's reason", r, err)
 			}
@@ -233,20 +234,33 @@ type until struct {
 	text string
 	do   func()
 	once sync.Once
-	buf  bytes.Buffer
+
+	mu  sync.Mutex
+	buf bytes.Buffer
 }
 
 func (u *until) Write(b []byte) (int, error) {
+	u.mu.Lock()
 	u.buf.Write(b)
-	if strings.Contains(u.buf.String(), u.text) {
+	said := strings.Contains(u.buf.String(), u.text)
+	u.mu.Unlock()
+	if said {
 		u.once.Do(u.do)
 	}
 	return len(b), nil
 }
 
+func (u *until) heard() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return strings.Contains(u.buf.String(), u.text)
+}
+
 // pid is of the process that wrote "hanging".
 func (u *until) pid(t *testing.T) (pid int) {
 	t.Helper()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if _, err := fmt.Sscanf(u.buf.String(), "hanging %d", &pid); err != nil {
 		t.Fatalf("child said %q", u.buf.String())
 	}
