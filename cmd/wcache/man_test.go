@@ -1,0 +1,454 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/protocol"
+)
+
+// TestManual looks for each command and each option in wcache(1), and for each
+// item of the page's COMMANDS in the program.
+func TestManual(t *testing.T) {
+	b, err := os.ReadFile("../../man/wcache.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ := strings.Cut(string(b), "\n.Sh COMMANDS\n")
+	page, _, _ = strings.Cut(page, "\n.Sh ")
+	root := (&app{env: func(string) string { return "" }}).root()
+	root.InitDefaultHelpFlag()
+	parts := map[string]string{}
+	name := ""
+	for line := range strings.Lines(page) {
+		if m := regexp.MustCompile(`^\.It Cm (\S+)`).FindStringSubmatch(line); m != nil {
+			name = m[1]
+		}
+		parts[name] += line
+	}
+	compareOptions(t, root.PersistentFlags(), "", parts[""])
+	delete(parts, "")
+	for _, c := range root.Commands() {
+		switch part, ok := parts[c.Name()]; {
+		case c.Hidden:
+		case !ok:
+			t.Errorf("%s is not in the page", c.Name())
+		default:
+			compareOptions(t, c.LocalNonPersistentFlags(), c.Name(), part)
+		}
+		delete(parts, c.Name())
+	}
+	for name := range parts {
+		t.Errorf("%s is in the page and no command", name)
+	}
+}
+
+func compareOptions(t *testing.T, flags *pflag.FlagSet, command, part string) {
+	t.Helper()
+	var have []string
+	head := false // of an item that goes over several lines
+	for line := range strings.Lines(part) {
+		head = strings.HasPrefix(line, ".It Xo") || head && !strings.HasPrefix(line, ".Xc")
+		if strings.HasPrefix(line, ".It Fl ") || head {
+			for _, m := range regexp.MustCompile(` -([a-z][a-z-]+)`).FindAllStringSubmatch(line, -1) {
+				have = append(have, m[1])
+			}
+		}
+	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden && f.Name != "help" && !slices.Contains(have, f.Name) {
+			t.Errorf("%s --%s is not in the page", command, f.Name)
+		}
+	})
+	for _, name := range have {
+		if name != "help" && flags.Lookup(name) == nil {
+			t.Errorf("%s --%s is in the page and no option", command, name)
+		}
+	}
+}
+
+// TestManualMetrics compares the names of metrics with those of the page.
+func TestManualMetrics(t *testing.T) {
+	b, err := os.ReadFile("../../man/wcache.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile(`\bwcache_[a-z_]+`)
+	var documented []string
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, ".It Ic wcache_") {
+			documented = append(documented, name.FindAllString(line, -1)...)
+		}
+	}
+	said := name.FindAllString(string(source), -1)
+	for _, s := range said {
+		if !slices.Contains(documented, s) {
+			t.Errorf("%s is not in the page", s)
+		}
+	}
+	for _, s := range documented {
+		if !slices.Contains(said, s) {
+			t.Errorf("%s is in the page and no metric", s)
+		}
+	}
+}
+
+// manual is a daemon for the messages of the pages that only its log has.
+type manual struct {
+	*exec.Cmd
+	log string // path
+}
+
+// startManual runs the command in a folder, which also has the program as
+// bin/wcache.
+func startManual(t *testing.T, dir string, prepare func(*exec.Cmd), args ...string) *manual {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	m := &manual{Cmd: exec.Command(self), log: log.Name()}
+	m.Args, m.Dir, m.Stderr = append([]string{"wcache"}, args...), dir, log
+	m.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "HOME="+dir, "HF_HUB_CACHE="+dir, "XDG_CONFIG_HOME="+dir)
+	if prepare != nil {
+		prepare(m.Cmd)
+	}
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = m.Process.Kill()
+		_ = m.Wait()
+	})
+	return m
+}
+
+// says waits until the log has a message.
+func (m *manual) says(t *testing.T, message string) {
+	t.Helper()
+	for range 1000 {
+		if b, err := os.ReadFile(m.log); err == nil && bytes.Contains(b, []byte(message)) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	b, _ := os.ReadFile(m.log)
+	t.Fatalf("it never said %q, but\n%s", message, b)
+}
+
+func manualDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "wcache") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *manual) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := m.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dialled is a connection that may have been sent a frame.
+func dialled(t *testing.T, socket string, payload []byte) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if payload != nil {
+		if err := protocol.WriteFrame(c, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func encoded(t *testing.T, cmd string) []byte {
+	t.Helper()
+	b, err := protocol.EncodeRequest(&protocol.Request{Cmd: cmd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestManualLog has a daemon say what wcache@.service(8) lists.
+func TestManualLog(t *testing.T) {
+	dir := manualDir(t)
+	socket, draft, model := filepath.Join(dir, "s.sock"), filepath.Join(dir, "d.sock"), filepath.Join(dir, "models", "llama")
+	if err := os.CopyFS(model, os.DirFS("../../testdata/checkpoints/llama")); err != nil {
+		t.Fatal(err)
+	}
+	index, file := filepath.Join(dir, "index.json"), filepath.Join(dir, "wcache.toml")
+	write(t, index, "no index")
+	write(t, file, `bugdet = "1GiB"`)
+	m := startManual(t, dir, nil, "serve", "--listen", socket, "--listen-draft", draft, "--state", dir, "--config", file, "--root", model)
+	m.says(t, `msg="index of model directories starts anew"`)
+	m.says(t, `msg="configuration is not used"`)
+	m.says(t, "msg=serving")
+	m.signal(t, unix.SIGHUP)
+	m.says(t, `msg="configuration is not used: what is held is served, and nothing is loaded"`)
+	write(t, file, "")
+	m.signal(t, unix.SIGHUP)
+	m.says(t, `msg="configuration read again"`)
+
+	dialled(t, socket, []byte("hello"))
+	m.says(t, `msg="request refused"`)
+	dialled(t, socket, encoded(t, protocol.GetState))
+	m.says(t, `msg="get_state without a key"`)
+	recorded, err := os.ReadFile("../../testdata/wire/0.33.0-get_state-llama-tp1r0.bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	getState := recorded[8:]
+	dialled(t, draft, getState)
+	m.says(t, `msg="get_state refused"`)
+	m.says(t, `reason="the socket is for the other role"`)
+	if _, err := dialled(t, filepath.Join(dir, "s.control"), nil).Write([]byte("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	m.says(t, `msg="control request refused"`)
+
+	// The index can't be written where a directory is.
+	if err := os.Remove(index); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(index, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, held, err := client.Engine(t.Context(), socket, getState)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	m.says(t, `msg="index of model directories is not kept"`)
+
+	for _, tt := range []struct {
+		payload []byte
+		want    string
+	}{
+		{getState, `msg="get_state not answered"`},
+		{encoded(t, protocol.GetMemory), `msg="reply not written"`},
+		{encoded(t, protocol.Watch), `msg="watch not answered"`},
+	} {
+		// Whoever asks has gone before the daemon goes on.
+		m.signal(t, unix.SIGSTOP)
+		if err := dialled(t, socket, tt.payload).Close(); err != nil {
+			t.Fatal(err)
+		}
+		m.signal(t, unix.SIGCONT)
+		m.says(t, tt.want)
+	}
+
+	var files unix.Rlimit
+	if err := unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
+		t.Fatal(err)
+	}
+	files.Cur = 8
+	if err := unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, &files, nil); err != nil {
+		t.Fatal(err)
+	}
+	dialled(t, socket, nil)
+	m.says(t, `msg="cannot accept"`)
+}
+
+// TestManualStore is the same for what is said with the service manager, which
+// here stops listening.
+func TestManualStore(t *testing.T) {
+	dir := manualDir(t)
+	socket, notify := filepath.Join(dir, "s.sock"), filepath.Join(dir, "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	go takeAll(manager)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	listener, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	unknown, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unknown.Close()
+	lock, err := os.Create(socket + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "wcache.toml"), "")
+	m := startManual(t, dir, func(c *exec.Cmd) {
+		// The shell becomes the daemon, and knows its number before.
+		if err := os.Symlink(c.Path, filepath.Join(dir, "wcache")); err != nil {
+			t.Fatal(err)
+		}
+		c.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ exec ./wcache "$@"`}, c.Args...)
+		c.Path = "/bin/sh"
+		c.ExtraFiles = []*os.File{listener, unknown}
+		c.Env = append(c.Env, "LISTEN_FDS=2", "LISTEN_FDNAMES=wcache:s-0123456789abcdef-0", "NOTIFY_SOCKET="+notify, "WATCHDOG_USEC=300000", "WCACHE_FDSTORE=64")
+	}, "serve", "--state", dir, "--config", "wcache.toml")
+	m.says(t, `msg="engines may reach another daemon"`)
+	m.says(t, `msg="descriptor is dropped"`)
+	m.says(t, "msg=serving")
+	_, kept, err := client.Engine(t.Context(), socket, encoded(t, protocol.Watch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.says(t, "msg=watch ")
+	_ = manager.Close()
+	_ = os.Remove(notify)
+	dialled(t, socket, encoded(t, protocol.Watch))
+	m.says(t, `msg="watch would not outlive the daemon"`)
+	_ = kept.Close()
+	m.says(t, `msg="descriptor stays in the store"`)
+	m.says(t, `msg="watchdog is not told"`)
+}
+
+// takeAll reads messages and closes the descriptors that come with them, which is
+// what a barrier waits for.
+func takeAll(c *net.UnixConn) {
+	data, control := make([]byte, 4096), make([]byte, 4096)
+	for {
+		_, n, _, _, err := c.ReadMsgUnix(data, control)
+		if err != nil {
+			return
+		}
+		messages, _ := unix.ParseSocketControlMessage(control[:n])
+		for _, x := range messages {
+			fds, _ := unix.ParseUnixRights(&x)
+			for _, fd := range fds {
+				_ = unix.Close(fd)
+			}
+		}
+	}
+}
+
+// TestManualOthers: a process of another user, and one of another pid namespace.
+func TestManualOthers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be two users")
+	}
+	const nobody = 65534
+	dir := manualDir(t)
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	socket := filepath.Join(dir, "s.sock")
+	m := startManual(t, dir, func(c *exec.Cmd) {
+		c.ExtraFiles, c.Path = []*os.File{self}, "/proc/self/fd/3"
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}, "serve", "--listen", socket, "--state", dir)
+	m.says(t, "msg=serving")
+	dialled(t, socket, nil)
+	m.says(t, `msg="connection refused"`)
+	m.says(t, "of uid 0 is not this user's")
+
+	dir = manualDir(t)
+	socket = filepath.Join(dir, "s.sock")
+	m = startManual(t, dir, nil, "serve", "--listen", socket, "--state", dir)
+	m.says(t, "msg=serving")
+	wire, err := filepath.Abs("../../testdata/wire/0.33.0-get_state-llama-tp1r0.bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := exec.Command(self.Name(), socket, wire)
+	engine.Args[0] = "engine"
+	engine.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	out, err := engine.CombinedOutput()
+	if err != nil {
+		t.Skipf("no pid namespace: %v %s", err, out)
+	}
+	const want = "mismatch: the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host\n"
+	if string(out) != want {
+		t.Errorf("got %s", out)
+	}
+}
+
+// TestManualTensors: two of the refusals that a checkpoint's tensors bring about.
+func TestManualTensors(t *testing.T) {
+	dir := manualDir(t)
+	config, err := os.ReadFile("../../testdata/checkpoints/mistral/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "config.json"), string(config))
+	tests := []struct {
+		header string
+		bytes  int
+		want   string
+	}{
+		{`{"model.embed_tokens.weight":{"dtype":"I8","shape":[259,64],"data_offsets":[0,16576]}}`, 16576, `tensor "model.embed_tokens.weight" of model.safetensors has type I8, no floating-point type that vLLM would cast as is`},
+		{`{"lm_head.weight":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]},"output.weight":{"dtype":"BF16","shape":[1],"data_offsets":[2,4]}}`, 4, `tensors "lm_head.weight" and "output.weight" are the same to MistralForCausalLM`},
+	}
+	for _, tt := range tests {
+		size := binary.LittleEndian.AppendUint64(nil, uint64(len(tt.header)))
+		write(t, filepath.Join(dir, "model.safetensors"), string(size)+tt.header+strings.Repeat("\x00", tt.bytes))
+		var out, errs bytes.Buffer
+		a := &app{out: &out, err: &errs, env: func(string) string { return "" }}
+		if rc := a.execute(t.Context(), []string{"explain", dir}); rc != 0 || !strings.Contains(out.String(), tt.want) {
+			t.Errorf("exit %d, got\n%s%swant %s", rc, out.String(), errs.String(), tt.want)
+		}
+	}
+}
+
+// TestManualWords is for what is said in a moment that no test can hold.
+func TestManualWords(t *testing.T) {
+	if got, want := (&cache.InUse{ID: "28dd04106153"}).Error(), "evict entry 28dd04106153: it is being handed out"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
