@@ -6,6 +6,9 @@
 // descriptor, which lives as long as anyone holds that, whether the holder uses
 // CUDA or not.
 //
+// Where memory can't be a descriptor, or engines can't take one, a [Keeper] holds it,
+// on an AMD GPU too, by HIP.
+//
 // Only a loader child uses it. The driver is loaded when a device is opened and
 // nothing is linked, so that the program starts, and its tests run, on machines
 // without one; there [Open] fails with a [NoDriver].
@@ -17,7 +20,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 
 	"github.com/wcache/wcache/device"
@@ -26,7 +28,7 @@ import (
 // Options tune a device. The zero value is right for all use but tests and
 // measurements.
 type Options struct {
-	Library    string // the driver, a name for dlopen(3); empty: libcuda.so.1
+	Library    string // the driver, a name for dlopen(3); empty: libcuda.so.1, or that of ROCm
 	BlockBytes int    // size of a piece of staging, at least device.MinBlock; 0: 4 MiB
 	Ring       int    // pieces of staging a writer, at least 2; 0: 2
 }
@@ -71,7 +73,7 @@ type Device struct {
 //
 // Errors are a [NoDriver], a [NotFound], a [NoExport], or a call's [Error].
 func Open(name string, o Options) (*Device, error) {
-	d, err := choose(name, o)
+	d, err := choose(name, o, load, findVisible)
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +92,7 @@ func Open(name string, o Options) (*Device, error) {
 }
 
 // choose loads a driver and finds a GPU, without a context yet.
-func choose(name string, o Options) (*Device, error) {
-	if o.Library == "" {
-		o.Library = defaultLibrary
-	}
+func choose(name string, o Options, load func(library string) (*driver, error), find func([]gpu, string) (gpu, error)) (*Device, error) {
 	if o.BlockBytes == 0 {
 		o.BlockBytes = defaultBlock
 	}
@@ -111,7 +110,7 @@ func choose(name string, o Options) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list GPUs: %w", err)
 	}
-	g, err := find(list, name, os.Getenv(visibleDevices))
+	g, err := find(list, name)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +132,7 @@ func (d *Device) wrap(verb string, err error) error {
 	return fmt.Errorf("%s GPU %s: %w", verb, d.gpu.uuid, err)
 }
 
-// UUID is the name that NVML gives the device.
+// UUID is the name that NVML gives the device; of AMD's, its place on the PCI bus.
 func (d *Device) UUID() string { return d.gpu.uuid }
 
 // Granularity is 2 MiB on all GPUs so far.

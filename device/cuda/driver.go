@@ -12,6 +12,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,11 +32,18 @@ type (
 // minVersion is CUDA 11.4, the first that has all calls.
 const minVersion = 11040
 
-// driver is a loaded libcuda. Its methods are safe for concurrent use.
-type driver struct{ c C.wcDriver }
+// driver is a loaded libcuda, or a libamdhip64. Its methods are safe for concurrent
+// use.
+type driver struct {
+	c   C.wcDriver
+	hip bool
+}
 
 // load loads and initializes a driver.
 func load(library string) (*driver, error) {
+	if library == "" {
+		library = defaultLibrary
+	}
 	name := C.CString(library)
 	defer C.free(unsafe.Pointer(name))
 	d := new(driver)
@@ -49,33 +57,36 @@ func load(library string) (*driver, error) {
 		return nil, &NoDriver{Library: library, Err: errors.New(C.GoString(&why[0])), Do: do}
 	}
 	var version C.int
-	if err := failed("cuDriverGetVersion", C.wc_version(&d.c, &version)); err != nil {
+	if err := d.failed("cuDriverGetVersion", C.wc_version(&d.c, &version)); err != nil {
 		return nil, &NoDriver{Library: library, Err: err, Do: doUpdate}
 	}
 	if version < minVersion {
 		err := fmt.Errorf("it is for CUDA %d.%d", version/1000, version%1000/10)
 		return nil, &NoDriver{Library: library, Err: err, Do: doUpdate}
 	}
-	if r := Result(C.wc_init(&d.c)); r != 0 {
-		return nil, &NoDriver{Library: library, Err: &Error{"cuInit", r}, Do: whatToDo(r, exists)}
+	if r := C.wc_init(&d.c); r != 0 {
+		return nil, &NoDriver{Library: library, Err: d.failed("cuInit", r), Do: whatToDo(Result(r), exists)}
 	}
 	return d, nil
 }
 
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
-// failed is the error of a call, nil if it succeeded.
-func failed(call string, r C.CUresult) error {
-	if r == 0 {
+// failed is the error of a call, given by CUDA's name, nil if it succeeded.
+func (d *driver) failed(call string, r C.CUresult) error {
+	switch {
+	case r == 0:
 		return nil
+	case d.hip:
+		return &Error{Call: hipName(call), Result: Result(r), HIP: true}
 	}
-	return &Error{call, Result(r)}
+	return &Error{Call: call, Result: Result(r)}
 }
 
 // gpus lists the devices that the driver shows, in its own order.
 func (d *driver) gpus() ([]gpu, error) {
 	var n C.int
-	if err := failed("cuDeviceGetCount", C.wc_device_count(&d.c, &n)); err != nil {
+	if err := d.failed("cuDeviceGetCount", C.wc_device_count(&d.c, &n)); err != nil {
 		return nil, err
 	}
 	list := make([]gpu, n)
@@ -91,24 +102,28 @@ func (d *driver) gpus() ([]gpu, error) {
 
 func (d *driver) gpu(ordinal C.int) (gpu, error) {
 	var device C.CUdevice
-	if err := failed("cuDeviceGet", C.wc_device(&d.c, &device, ordinal)); err != nil {
+	if err := d.failed("cuDeviceGet", C.wc_device(&d.c, &device, ordinal)); err != nil {
 		return gpu{}, err
 	}
 	g := gpu{device: int(device)}
-	var own, parent C.CUuuid
-	if err := failed("cuDeviceGetUuid_v2", C.wc_uuid_v2(&d.c, &own, device)); err != nil {
+	var id [32]C.char
+	if err := d.failed("cuDeviceGetPCIBusId", C.wc_pci(&d.c, &id[0], C.int(len(id)), device)); err != nil {
 		return gpu{}, err
 	}
-	if err := failed("cuDeviceGetUuid", C.wc_uuid(&d.c, &parent, device)); err != nil {
+	g.pci = parsePCI(C.GoString(&id[0]))
+	if d.hip {
+		g.uuid = strings.ToLower(C.GoString(&id[0]))
+		return g, nil
+	}
+	var own, parent C.CUuuid
+	if err := d.failed("cuDeviceGetUuid_v2", C.wc_uuid_v2(&d.c, &own, device)); err != nil {
+		return gpu{}, err
+	}
+	if err := d.failed("cuDeviceGetUuid", C.wc_uuid(&d.c, &parent, device)); err != nil {
 		return gpu{}, err
 	}
 	// Of a MIG slice, the older call gives the uuid of the GPU that it is part of.
 	g.uuid = formatUUID(*(*[16]byte)(unsafe.Pointer(&own)), own != parent)
-	var id [32]C.char
-	if err := failed("cuDeviceGetPCIBusId", C.wc_pci(&d.c, &id[0], C.int(len(id)), device)); err != nil {
-		return gpu{}, err
-	}
-	g.pci = parsePCI(C.GoString(&id[0]))
 	return g, nil
 }
 
@@ -126,73 +141,73 @@ func (d *driver) exports(device int) (bool, error) {
 
 func (d *driver) attribute(device C.CUdevice, attribute C.int) (int, error) {
 	var v C.int
-	err := failed("cuDeviceGetAttribute", C.wc_attribute(&d.c, &v, attribute, device))
+	err := d.failed("cuDeviceGetAttribute", C.wc_attribute(&d.c, &v, attribute, device))
 	return int(v), err
 }
 
 // retain makes a device's primary cuContext, or counts one more user of it.
 func (d *driver) retain(device int) (cuContext, error) {
 	var ctx cuContext
-	err := failed("cuDevicePrimaryCtxRetain", C.wc_retain(&d.c, &ctx, C.CUdevice(device)))
+	err := d.failed("cuDevicePrimaryCtxRetain", C.wc_retain(&d.c, &ctx, C.CUdevice(device)))
 	return ctx, err
 }
 
 func (d *driver) release(device int) error {
-	return failed("cuDevicePrimaryCtxRelease", C.wc_release(&d.c, C.CUdevice(device)))
+	return d.failed("cuDevicePrimaryCtxRelease", C.wc_release(&d.c, C.CUdevice(device)))
 }
 
 func (d *driver) synchronize(ctx cuContext) error {
-	return failed("cuCtxSynchronize", C.wc_synchronize(&d.c, ctx))
+	return d.failed("cuCtxSynchronize", C.wc_synchronize(&d.c, ctx))
 }
 
 func (d *driver) free(ctx cuContext) (int64, error) {
 	var free, total C.size_t
-	err := failed("cuMemGetInfo", C.wc_mem_info(&d.c, ctx, &free, &total))
+	err := d.failed("cuMemGetInfo", C.wc_mem_info(&d.c, ctx, &free, &total))
 	return int64(free), err
 }
 
 func (d *driver) granularity(device int) (int64, error) {
 	var n C.size_t
-	err := failed("cuMemGetAllocationGranularity", C.wc_granularity(&d.c, &n, C.CUdevice(device)))
+	err := d.failed("cuMemGetAllocationGranularity", C.wc_granularity(&d.c, &n, C.CUdevice(device)))
 	return int64(n), err
 }
 
 func (d *driver) memCreate(device int, bytes int64) (cuHandle, error) {
 	var h cuHandle
-	err := failed("cuMemCreate", C.wc_mem_create(&d.c, &h, C.size_t(bytes), C.CUdevice(device)))
+	err := d.failed("cuMemCreate", C.wc_mem_create(&d.c, &h, C.size_t(bytes), C.CUdevice(device)))
 	return h, err
 }
 
 func (d *driver) memRelease(h cuHandle) error {
-	return failed("cuMemRelease", C.wc_mem_release(&d.c, h))
+	return d.failed("cuMemRelease", C.wc_mem_release(&d.c, h))
 }
 
 func (d *driver) reserve(ctx cuContext, bytes int64) (cuPointer, error) {
 	var p cuPointer
-	err := failed("cuMemAddressReserve", C.wc_reserve(&d.c, ctx, &p, C.size_t(bytes)))
+	err := d.failed("cuMemAddressReserve", C.wc_reserve(&d.c, ctx, &p, C.size_t(bytes)))
 	return p, err
 }
 
 func (d *driver) unreserve(ctx cuContext, p cuPointer, bytes int64) error {
-	return failed("cuMemAddressFree", C.wc_unreserve(&d.c, ctx, p, C.size_t(bytes)))
+	return d.failed("cuMemAddressFree", C.wc_unreserve(&d.c, ctx, p, C.size_t(bytes)))
 }
 
 func (d *driver) mapMemory(ctx cuContext, p cuPointer, bytes int64, h cuHandle) error {
-	return failed("cuMemMap", C.wc_map(&d.c, ctx, p, C.size_t(bytes), h))
+	return d.failed("cuMemMap", C.wc_map(&d.c, ctx, p, C.size_t(bytes), h))
 }
 
 func (d *driver) unmap(ctx cuContext, p cuPointer, bytes int64) error {
-	return failed("cuMemUnmap", C.wc_unmap(&d.c, ctx, p, C.size_t(bytes)))
+	return d.failed("cuMemUnmap", C.wc_unmap(&d.c, ctx, p, C.size_t(bytes)))
 }
 
 func (d *driver) allow(ctx cuContext, p cuPointer, bytes int64, device int) error {
-	return failed("cuMemSetAccess", C.wc_set_access(&d.c, ctx, p, C.size_t(bytes), C.CUdevice(device), C.CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+	return d.failed("cuMemSetAccess", C.wc_set_access(&d.c, ctx, p, C.size_t(bytes), C.CUdevice(device), C.CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
 }
 
 // export makes a descriptor of memory. The caller owns it.
 func (d *driver) export(h cuHandle) (*fd.FD, error) {
 	n := C.int(-1)
-	if err := failed("cuMemExportToShareableHandle", C.wc_export(&d.c, &n, h)); err != nil {
+	if err := d.failed("cuMemExportToShareableHandle", C.wc_export(&d.c, &n, h)); err != nil {
 		return nil, err
 	}
 	unix.CloseOnExec(int(n)) // no driver promises to have done that
@@ -202,84 +217,84 @@ func (d *driver) export(h cuHandle) (*fd.FD, error) {
 // importMemory makes a handle of a descriptor, which stays the caller's.
 func (d *driver) importMemory(ctx cuContext, f *fd.FD) (cuHandle, error) {
 	var h cuHandle
-	err := failed("cuMemImportFromShareableHandle", C.wc_import(&d.c, ctx, &h, C.int(f.Int())))
+	err := d.failed("cuMemImportFromShareableHandle", C.wc_import(&d.c, ctx, &h, C.int(f.Int())))
 	return h, err
 }
 
 // memAlloc makes memory that lives as long as this process does, at most.
 func (d *driver) memAlloc(ctx cuContext, bytes int64) (cuPointer, error) {
 	var p cuPointer
-	err := failed("cuMemAlloc", C.wc_mem_alloc(&d.c, ctx, &p, C.size_t(bytes)))
+	err := d.failed("cuMemAlloc", C.wc_mem_alloc(&d.c, ctx, &p, C.size_t(bytes)))
 	return p, err
 }
 
 func (d *driver) memFree(ctx cuContext, p cuPointer) error {
-	return failed("cuMemFree", C.wc_mem_free(&d.c, ctx, p))
+	return d.failed("cuMemFree", C.wc_mem_free(&d.c, ctx, p))
 }
 
 // ipcHandle is what other processes open the memory of memAlloc with.
 func (d *driver) ipcHandle(ctx cuContext, p cuPointer) (handle [device.HandleBytes]byte, err error) {
-	err = failed("cuIpcGetMemHandle", C.wc_ipc_get(&d.c, ctx, (*C.CUipcMemHandle)(unsafe.Pointer(&handle)), p))
+	err = d.failed("cuIpcGetMemHandle", C.wc_ipc_get(&d.c, ctx, (*C.CUipcMemHandle)(unsafe.Pointer(&handle)), p))
 	return handle, err
 }
 
 // ipcOpen maps the memory of another process, which no process can do with its own.
 func (d *driver) ipcOpen(ctx cuContext, handle [device.HandleBytes]byte) (cuPointer, error) {
 	var p cuPointer
-	err := failed("cuIpcOpenMemHandle", C.wc_ipc_open(&d.c, ctx, &p, (*C.CUipcMemHandle)(unsafe.Pointer(&handle))))
+	err := d.failed("cuIpcOpenMemHandle", C.wc_ipc_open(&d.c, ctx, &p, (*C.CUipcMemHandle)(unsafe.Pointer(&handle))))
 	return p, err
 }
 
 func (d *driver) ipcClose(ctx cuContext, p cuPointer) error {
-	return failed("cuIpcCloseMemHandle", C.wc_ipc_close(&d.c, ctx, p))
+	return d.failed("cuIpcCloseMemHandle", C.wc_ipc_close(&d.c, ctx, p))
 }
 
 // pin locks memory that Go's runtime knows nothing of, so that the GPU can fetch it.
 func (d *driver) pin(ctx cuContext, mem []byte) error {
-	return failed("cuMemHostRegister", C.wc_pin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem))))
+	return d.failed("cuMemHostRegister", C.wc_pin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem))))
 }
 
 func (d *driver) unpin(ctx cuContext, mem []byte) error {
-	return failed("cuMemHostUnregister", C.wc_unpin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem))))
+	return d.failed("cuMemHostUnregister", C.wc_unpin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
 // copyIn starts a copy from pinned memory, which must stay until it is done.
 func (d *driver) copyIn(ctx cuContext, dst cuPointer, src []byte, s cuStream) error {
-	return failed("cuMemcpyHtoDAsync", C.wc_copy_in(&d.c, ctx, dst, unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src)), s))
+	return d.failed("cuMemcpyHtoDAsync", C.wc_copy_in(&d.c, ctx, dst, unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src)), s))
 }
 
 func (d *driver) copyOut(ctx cuContext, dst []byte, src cuPointer) error {
-	return failed("cuMemcpyDtoH", C.wc_copy_out(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst))))
+	return d.failed("cuMemcpyDtoH", C.wc_copy_out(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst))))
 }
 
 func (d *driver) newStream(ctx cuContext) (cuStream, error) {
 	var s cuStream
-	err := failed("cuStreamCreate", C.wc_stream_create(&d.c, ctx, &s))
+	err := d.failed("cuStreamCreate", C.wc_stream_create(&d.c, ctx, &s))
 	return s, err
 }
 
 func (d *driver) waitStream(ctx cuContext, s cuStream) error {
-	return failed("cuStreamSynchronize", C.wc_stream_wait(&d.c, ctx, s))
+	return d.failed("cuStreamSynchronize", C.wc_stream_wait(&d.c, ctx, s))
 }
 
 func (d *driver) endStream(ctx cuContext, s cuStream) error {
-	return failed("cuStreamDestroy", C.wc_stream_destroy(&d.c, ctx, s))
+	return d.failed("cuStreamDestroy", C.wc_stream_destroy(&d.c, ctx, s))
 }
 
 func (d *driver) newEvent(ctx cuContext) (cuEvent, error) {
 	var e cuEvent
-	err := failed("cuEventCreate", C.wc_event_create(&d.c, ctx, &e))
+	err := d.failed("cuEventCreate", C.wc_event_create(&d.c, ctx, &e))
 	return e, err
 }
 
 func (d *driver) record(ctx cuContext, e cuEvent, s cuStream) error {
-	return failed("cuEventRecord", C.wc_event_record(&d.c, ctx, e, s))
+	return d.failed("cuEventRecord", C.wc_event_record(&d.c, ctx, e, s))
 }
 
 func (d *driver) waitEvent(ctx cuContext, e cuEvent) error {
-	return failed("cuEventSynchronize", C.wc_event_wait(&d.c, ctx, e))
+	return d.failed("cuEventSynchronize", C.wc_event_wait(&d.c, ctx, e))
 }
 
 func (d *driver) endEvent(ctx cuContext, e cuEvent) error {
-	return failed("cuEventDestroy", C.wc_event_destroy(&d.c, ctx, e))
+	return d.failed("cuEventDestroy", C.wc_event_destroy(&d.c, ctx, e))
 }

@@ -12,9 +12,15 @@ import (
 type Error struct {
 	Call   string // the function's name, without the version that the symbol has
 	Result Result
+	HIP    bool // the driver is AMD's
 }
 
-func (e *Error) Error() string { return e.Call + ": " + e.Result.Error() }
+func (e *Error) Error() string {
+	if e.HIP {
+		return e.Call + ": " + hipResult(e.Result)
+	}
+	return e.Call + ": " + e.Result.Error()
+}
 
 // Unwrap is for errors.Is(err, OutOfMemory).
 func (e *Error) Unwrap() error { return e.Result }

@@ -6,6 +6,7 @@ package cuda
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // gpu is a device that the driver shows: a GPU or a MIG slice of one.
 type gpu struct {
 	device int    // CUdevice
-	uuid   string // as NVML writes it
+	uuid   string // as NVML writes it; of AMD's, the place on the PCI bus
 	pci    [3]int // domain, bus and device
 }
 
@@ -36,6 +37,11 @@ func parsePCI(id string) (pci [3]int) {
 		pci[i] = int(n)
 	}
 	return pci
+}
+
+// findVisible is find in this process's environment.
+func findVisible(list []gpu, name string) (gpu, error) {
+	return find(list, name, os.Getenv(visibleDevices))
 }
 
 // find is the GPU that a name is for: a uuid, enough of one's beginning to be

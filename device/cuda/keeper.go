@@ -26,7 +26,10 @@ const keptGrain = 2 << 20
 
 // OpenKeeper opens a GPU as [Open] does, and also one that can't export memory.
 func OpenKeeper(name string, o Options) (*Keeper, error) {
-	d, err := choose(name, o)
+	return keeper(choose(name, o, load, findVisible))
+}
+
+func keeper(d *Device, err error) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -17,25 +17,58 @@ import (
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/cuda"
+	"github.com/wcache/wcache/device/cuda/fake"
 	"github.com/wcache/wcache/device/devicetest"
 	"github.com/wcache/wcache/internal/fd"
 )
 
-func TestKeeper(t *testing.T) {
-	library, uuid := build(t), newGPU(t, 0)
-	devicetest.Run(t,
-		func() (device.Device, error) {
-			return cuda.OpenKeeper(uuid, cuda.Options{Library: library, BlockBytes: device.MinBlock})
-		},
-		func(t *testing.T, s device.Segment) []byte { return readKept(t, library, uuid, s) })
-	t.Setenv("FAKE_CUDA_NO_VMM", "1") // which is what some have a keeper for
-	d := openKeeper(t, library, uuid)
-	wantFree(t, d, 16<<30)
+// kind is a vendor's GPU, of a fake driver.
+type kind struct {
+	name    string // "cuda" or "hip"
+	library string
+	gpu     string // as the open function wants it
 }
 
-func openKeeper(t *testing.T, library, name string) *cuda.Keeper {
+// kinds are those that are kept; each test has a GPU of its own.
+func kinds(t *testing.T) []kind {
+	return []kind{{"cuda", build(t), newGPU(t, 0)}, {"hip", buildHIP(t), "0000:01:00.0"}}
+}
+
+func buildHIP(t *testing.T, without ...string) string {
 	t.Helper()
-	d, err := cuda.OpenKeeper(name, cuda.Options{Library: library, BlockBytes: device.MinBlock})
+	build(t) // which skips where there is no compiler
+	path, err := fake.BuildHIP(t.TempDir(), without...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// openKind opens a GPU as in a role of TestMain.
+func openKind(kind, name string, o cuda.Options) (*cuda.Keeper, error) {
+	if kind == "hip" {
+		return cuda.OpenHIP(name, o)
+	}
+	return cuda.OpenKeeper(name, o)
+}
+
+func TestKeeper(t *testing.T) {
+	for _, k := range kinds(t) {
+		t.Run(k.name, func(t *testing.T) {
+			devicetest.Run(t,
+				func() (device.Device, error) {
+					return openKind(k.name, k.gpu, cuda.Options{Library: k.library, BlockBytes: device.MinBlock})
+				},
+				func(t *testing.T, s device.Segment) []byte { return readKept(t, k, s) })
+			t.Setenv("FAKE_CUDA_NO_VMM", "1") // which is what some have a keeper for
+			wantFree(t, openKeeper(t, k), 16<<30)
+		})
+	}
+}
+
+func openKeeper(t *testing.T, k kind) *cuda.Keeper {
+	t.Helper()
+	d, err := openKind(k.name, k.gpu, cuda.Options{Library: k.library, BlockBytes: device.MinBlock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +98,7 @@ func wantFree(t *testing.T, d device.Device, want int64) {
 }
 
 // readKept reads a segment of this process in another one.
-func readKept(t *testing.T, library, uuid string, s device.Segment) []byte {
+func readKept(t *testing.T, k kind, s device.Segment) []byte {
 	t.Helper()
 	dup, err := s.FD.Dup()
 	if err != nil {
@@ -73,7 +106,7 @@ func readKept(t *testing.T, library, uuid string, s device.Segment) []byte {
 	}
 	file := os.NewFile(uintptr(dup.Disown()), "segment")
 	defer file.Close()
-	cmd := child(t, "consumer", library, uuid, "CUDA_TEST_KEPT=1", fmt.Sprintf("CUDA_TEST_BYTES=%d", s.Bytes))
+	cmd := child(t, "consumer", k.library, k.gpu, "CUDA_TEST_KEPT="+k.name, fmt.Sprintf("CUDA_TEST_BYTES=%d", s.Bytes))
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{file}, os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
@@ -84,7 +117,7 @@ func readKept(t *testing.T, library, uuid string, s device.Segment) []byte {
 
 // keep fills a segment, hands its descriptor over on descriptor 3, and keeps it.
 func keep() error {
-	d, err := cuda.OpenKeeper(os.Getenv("CUDA_TEST_GPU"), cuda.Options{Library: os.Getenv("CUDA_TEST_LIBRARY"), BlockBytes: device.MinBlock})
+	d, err := openKind(os.Getenv("CUDA_TEST_KEPT"), os.Getenv("CUDA_TEST_GPU"), cuda.Options{Library: os.Getenv("CUDA_TEST_LIBRARY"), BlockBytes: device.MinBlock})
 	if err != nil {
 		return err
 	}
@@ -122,7 +155,7 @@ func keep() error {
 }
 
 // startKeeper starts a process that keeps a segment, and takes that.
-func startKeeper(t *testing.T, library, uuid string, env ...string) (*exec.Cmd, device.Segment) {
+func startKeeper(t *testing.T, k kind, env ...string) (*exec.Cmd, device.Segment) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -130,7 +163,7 @@ func startKeeper(t *testing.T, library, uuid string, env ...string) (*exec.Cmd, 
 	}
 	theirs, ours := os.NewFile(uintptr(pair[0]), "theirs"), os.NewFile(uintptr(pair[1]), "ours")
 	defer ours.Close()
-	cmd := child(t, "keeper", library, uuid, env...)
+	cmd := child(t, "keeper", k.library, k.gpu, append(env, "CUDA_TEST_KEPT="+k.name)...)
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{theirs}, os.Stderr
 	err = cmd.Start()
 	_ = theirs.Close()
@@ -166,8 +199,13 @@ func startKeeper(t *testing.T, library, uuid string, env ...string) (*exec.Cmd, 
 // What a process keeps is there for others until nobody holds its descriptor,
 // which ends the process, or until the process ends, which the descriptor tells.
 func TestKeeperEnds(t *testing.T) {
-	library, uuid := build(t), newGPU(t, 0)
-	d := openKeeper(t, library, uuid)
+	for _, k := range kinds(t) {
+		keeperEnds(t, k)
+	}
+}
+
+func keeperEnds(t *testing.T, k kind) {
+	d := openKeeper(t, k)
 	for _, tt := range []struct {
 		name string
 		kill bool
@@ -175,10 +213,10 @@ func TestKeeperEnds(t *testing.T) {
 	}{
 		{"released", false, ""},
 		{"killed", true, ""},
-		{"released, and its driver hangs", false, "FAKE_CUDA_FAIL=cuMemFree_v2:1:hang"},
+		{"released, and its driver hangs", false, "FAKE_CUDA_FAIL=cuMemFree_v2:1:hang,hipFree:1:hang"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			cmd, s := startKeeper(t, library, uuid, tt.env)
+		t.Run(k.name+", "+tt.name, func(t *testing.T) {
+			cmd, s := startKeeper(t, k, tt.env)
 			m, err := d.Map(s)
 			if err != nil {
 				t.Fatal(err)
@@ -221,48 +259,53 @@ func TestKeeperEnds(t *testing.T) {
 
 // Each call of a keeper's own fails once, and leaves nothing.
 func TestKeeperFaults(t *testing.T) {
-	library, uuid := build(t), newGPU(t, 0)
-	for _, call := range []string{"cuDevicePrimaryCtxRetain:2", "cuMemAlloc_v2:1", "cuIpcGetMemHandle:1"} {
-		t.Setenv("FAKE_CUDA_FAIL", call+":700")
-		d := openKeeper(t, library, uuid)
-		b, err := d.Alloc(1)
-		if err == nil {
-			_, err = b.Seal()
-			err = errors.Join(err, b.Close())
+	for _, k := range kinds(t) {
+		calls := map[string][]string{
+			"cuda": {"cuDevicePrimaryCtxRetain:2", "cuMemAlloc_v2:1", "cuIpcGetMemHandle:1", "cuIpcOpenMemHandle_v2:1"},
+			"hip":  {"hipDevicePrimaryCtxRetain:2", "hipMalloc:1", "hipIpcGetMemHandle:1", "hipIpcOpenMemHandle:1"},
+		}[k.name]
+		for _, call := range calls {
+			t.Run(call, func(t *testing.T) { keeperFails(t, k, call) })
 		}
-		name, _, _ := strings.Cut(call, ":")
-		refused(t, err, name)
-		wantFree(t, d, 16<<30)
-		if err := d.Close(); err != nil {
-			t.Errorf("%s: %v", call, err)
+		t.Setenv("FAKE_CUDA_FAIL", strings.Replace(calls[1], ":1", ":1:2", 1))
+		var short *device.NoMemory
+		if _, err := openKeeper(t, k).Alloc(1); !errors.As(err, &short) {
+			t.Errorf("Alloc against a faster one: %v, want NoMemory", err)
 		}
 	}
-	t.Setenv("FAKE_CUDA_FAIL", "cuMemAlloc_v2:1:2")
-	d := openKeeper(t, library, uuid)
-	var short *device.NoMemory
-	if _, err := d.Alloc(1); !errors.As(err, &short) {
-		t.Errorf("Alloc against a faster one: %v, want NoMemory", err)
+}
+
+func keeperFails(t *testing.T, k kind, call string) {
+	_, s := startKeeper(t, k, "FAKE_CUDA_FAIL=")
+	t.Setenv("FAKE_CUDA_FAIL", call+":700")
+	d := openKeeper(t, k)
+	name, _, _ := strings.Cut(call, ":")
+	refused(t, keepAndMap(d, s), name)
+	wantFree(t, d, 16<<30-s.Bytes)
+}
+
+// keepAndMap makes a segment, and maps one of another process.
+func keepAndMap(d *cuda.Keeper, other device.Segment) error {
+	b, err := d.Alloc(1)
+	if err != nil {
+		return err
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
+	s, err := b.Seal()
+	if err != nil {
+		return errors.Join(err, b.Close())
 	}
-	_, s := startKeeper(t, library, uuid, "FAKE_CUDA_FAIL=")
-	for _, call := range []string{"cuDevicePrimaryCtxRetain:2", "cuIpcOpenMemHandle_v2:1"} {
-		t.Setenv("FAKE_CUDA_FAIL", call+":700")
-		d := openKeeper(t, library, uuid)
-		_, err := d.Map(s)
-		name, _, _ := strings.Cut(call, ":")
-		refused(t, err, name)
-		if err := d.Close(); err != nil {
-			t.Errorf("%s: %v", call, err)
-		}
+	_ = s.FD.Close()
+	m, err := d.Map(other)
+	if err != nil {
+		return err
 	}
+	return m.Close()
 }
 
 // A segment of the one kind is none of the other.
 func TestOtherKind(t *testing.T) {
 	library, uuid := build(t), newGPU(t, 0)
-	d, k := open(t, library, uuid), openKeeper(t, library, uuid)
+	d, k := open(t, library, uuid), openKeeper(t, kind{"cuda", library, uuid})
 	for _, x := range []struct {
 		from device.Device
 		to   mapper

@@ -138,8 +138,8 @@ func consume() error {
 		return err
 	}
 	open := func(name string, o cuda.Options) (mapper, error) { return cuda.Open(name, o) }
-	if os.Getenv("CUDA_TEST_KEPT") != "" {
-		open = func(name string, o cuda.Options) (mapper, error) { return cuda.OpenKeeper(name, o) }
+	if kind := os.Getenv("CUDA_TEST_KEPT"); kind != "" {
+		open = func(name string, o cuda.Options) (mapper, error) { return openKind(kind, name, o) }
 	}
 	d, err := open(os.Getenv("CUDA_TEST_GPU"), cuda.Options{Library: os.Getenv("CUDA_TEST_LIBRARY")})
 	if err != nil {

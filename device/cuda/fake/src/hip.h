@@ -6,10 +6,8 @@
 // calls of virtual memory management keep CUDA's names, as nobody asks for them.
 
 #define cuInit hipInit
-#define cuDriverGetVersion hipDriverGetVersion
 #define cuDeviceGetCount hipGetDeviceCount
 #define cuDeviceGet hipDeviceGet
-#define cuDeviceGetUuid_v2 hipDeviceGetUuid
 #define cuDeviceGetPCIBusId hipDeviceGetPCIBusId
 #define cuDevicePrimaryCtxRetain hipDevicePrimaryCtxRetain
 #define cuDevicePrimaryCtxRelease_v2 hipDevicePrimaryCtxRelease
