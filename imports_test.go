@@ -48,7 +48,7 @@ var allowed = map[string][]string{
 	"control/schematest":   {},
 	"client":               {"control", "protocol"},
 	"daemon":               {"cache", "config", "control", "device", "fingerprint", "internal/fd", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights"},
-	"doctor":               {"config"},
+	"doctor":               {"config", "systemd/generator"},
 	"systemdtest":          {},
 	"systemd/generator":    {},
 	"cmd/wcache-generator": {"systemd/generator"},

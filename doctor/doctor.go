@@ -3,20 +3,19 @@
 
 // Package doctor looks for what keeps an instance from working, or from keeping
 // its weights, and says what mends it. It changes nothing and starts nothing.
+//
+// What it can't read itself, and what could hang, it is given as functions of
+// [Machine]: the service manager, the daemon, the GPU's driver.
 package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
-
-	"github.com/wcache/wcache/config"
+	"text/tabwriter"
 )
 
 // State is how a check ended.
@@ -37,26 +36,80 @@ type Result struct {
 	Mend  string `json:"mend,omitempty"` // a command or an edit, "" where all is well
 }
 
+// Host is the instance that keeps weights in the machine's own memory and needs
+// no GPU.
+const Host = "host"
+
 // Machine is where the checks look. All fields but Root are needed.
 type Machine struct {
 	Instance string
 	Socket   string // the instance's own
 	UID      int
 	User     string
+	Version  string // of the client
 	Env      func(string) string
 	Config   []string // configuration files, in the order in which they are read
-	Root     string   // holds proc and var, "" is /
+	Root     string   // holds dev, proc, run, tmp and var, "" is /
 	// Systemctl runs "systemctl --user" and gives what it printed.
 	Systemctl func(ctx context.Context, args ...string) (string, error)
+	// Daemon asks the instance; nil without an error if none runs.
+	Daemon func(ctx context.Context) (*Daemon, error)
+	// Driver asks libcuda and NVML about the instance's GPU, in another process.
+	Driver func(ctx context.Context, uuid string) (*Driver, error)
 }
 
-// Run makes all checks, in the order in which one depends on another.
+// Daemon is what a running daemon says of itself.
+type Daemon struct {
+	PID      int // as it says itself
+	Peer     int // as it is seen from here, 0 if it can't be seen
+	Version  string
+	Problems []string
+	Refused  string // what the last request that missed was told, "" if it was no refusal
+}
+
+// Driver is what the GPU's driver says. Fault is why it can't be used, and then
+// only Mend is set with it; State and what comes after it are NVML's.
+type Driver struct {
+	Fault, Mend string
+	Version     string // such as 580.159.03
+	CUDA        int    // that it is for, 13000 for 13.0
+	UUID        string
+	ComputeMode int  // CUcomputemode
+	Exports     bool // memory can become a descriptor
+
+	State, Reason string // "ok", or what is wrong with the GPU
+	Name          string
+	Free, Total   int64 // bytes
+}
+
+// Run makes all checks, in the order in which one depends on another. ctx bounds
+// those that ask others.
 func Run(ctx context.Context, m Machine) []Result {
-	results := []Result{m.configuration(), m.runtimeDir(), m.manager(ctx)}
-	if results[2].State == OK {
-		results = append(results, m.socketUnit(ctx), m.service(ctx), m.store(ctx))
+	results := []Result{m.configuration(), m.runtimeDir()}
+	var unit service
+	manager := m.manager(ctx)
+	results = append(results, manager)
+	if manager.State == OK {
+		socket, listen := m.socketUnit(ctx)
+		unit = m.service(ctx)
+		unit.listen = listen
+		if results = append(results, socket, m.unit(unit)); unit.err == nil {
+			results = append(results, m.store(unit), m.openFiles(unit))
+		}
 	}
-	return append(results, m.socketFile(), m.lingering(), m.ptrace())
+	daemon, answer := m.daemon(ctx)
+	if daemon != nil {
+		unit.answers = daemon.PID
+	}
+	results = append(results, m.socketFile(unit), answer)
+	if daemon != nil {
+		results = append(results, m.lastRequest(daemon))
+	}
+	results = append(results, m.lingering(), m.ptrace(), m.pidNamespace(daemon), m.userNamespace(unit), m.tempDir(unit))
+	if m.Instance != Host {
+		results = append(results, m.gpuChecks(ctx, unit)...)
+	}
+	return results
 }
 
 // Failed counts the results of a state.
@@ -70,180 +123,51 @@ func Failed(list []Result, s State) int {
 	return n
 }
 
+// Write lists results for people, a line a check with what mends it. paint may
+// show a state in a style.
+func Write(out io.Writer, list []Result, paint func(State, string) string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	for _, r := range list {
+		mend := ""
+		if r.Mend != "" {
+			mend = "   -> " + r.Mend
+		}
+		fmt.Fprintf(w, "%s   %s\t%s%s\n", paint(r.State, fmt.Sprintf("%-4s", r.State)), r.Check, r.Text, mend)
+	}
+	warnings := "warnings"
+	if Failed(list, Warn) == 1 {
+		warnings = "warning"
+	}
+	fmt.Fprintf(w, "%d failed, %d %s\n", Failed(list, Fail), Failed(list, Warn), warnings)
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("write checks: %w", err)
+	}
+	return nil
+}
+
 func result(check string, s State, mend, format string, args ...any) Result {
 	return Result{State: s, Check: check, Text: fmt.Sprintf(format, args...), Mend: mend}
 }
 
-func (m *Machine) configuration() Result {
-	const check = "configuration"
-	if _, err := config.Load(m.Config, m.Instance, m.Env); err != nil {
-		return result(check, Fail, "edit the file; systemctl --user reload wcache@"+m.Instance+".service", "%v", err)
-	}
-	var found []string
-	for _, p := range m.Config {
-		if _, err := os.Stat(p); err == nil {
-			found = append(found, p)
-		}
-	}
-	if len(found) == 0 {
-		return result(check, OK, "", "no file, all defaults")
-	}
-	return result(check, OK, "", "%s", strings.Join(found, ", "))
+// path is where a file of the machine is.
+func (m *Machine) path(parts ...string) string {
+	return filepath.Join(append([]string{"/", m.Root}, parts...)...)
 }
 
-func (m *Machine) runtimeDir() Result {
-	const check = "runtime directory"
-	dir := m.Env("XDG_RUNTIME_DIR")
-	if dir == "" {
-		dir = fmt.Sprintf("/run/user/%d", m.UID)
-		if _, err := os.Stat(dir); err != nil {
-			return result(check, Fail, "log in as this user (ssh, not su), or: loginctl enable-linger", "XDG_RUNTIME_DIR is not set and %s isn't there", dir)
-		}
-		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir)
-	}
-	if fault := private(dir, m.UID); fault != "" {
-		return result(check, Fail, "log in anew, or: loginctl enable-linger", "%s %s", dir, fault)
-	}
-	return result(check, OK, "", "%s", dir)
-}
-
-// private says what is wrong with a directory that only this user may enter.
-func private(dir string, uid int) string {
-	st, err := os.Lstat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "isn't there"
-	case err != nil:
-		return err.Error()
-	case !st.IsDir():
-		return "is no directory, and engines follow no links"
-	case int(st.Sys().(*syscall.Stat_t).Uid) != uid:
-		return "is another user's"
-	case st.Mode().Perm()&0o077 != 0:
-		return fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm())
-	}
-	return ""
-}
-
-func (m *Machine) manager(ctx context.Context) Result {
-	out, err := m.Systemctl(ctx, "show", "-P", "Version")
+// read gives a small file of the machine without the space around it, "" if it
+// can't be read.
+func (m *Machine) read(parts ...string) string {
+	b, err := os.ReadFile(m.path(parts...))
 	if err != nil {
-		return result("user manager", Fail, "loginctl enable-linger, or run wcache serve --listen PATH without it", "can't be reached: %v", err)
+		return ""
 	}
-	return result("user manager", OK, "", "systemd %s", out)
+	return strings.TrimSpace(string(b))
 }
 
-// show gives properties of a unit by name.
-func (m *Machine) show(ctx context.Context, unit string, names ...string) (map[string]string, error) {
-	out, err := m.Systemctl(ctx, "show", "-p", strings.Join(names, ","), unit)
-	if err != nil {
-		return nil, err
-	}
-	props := make(map[string]string)
-	for line := range strings.Lines(out) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
-			props[name] = value
-		}
-	}
-	return props, nil
+func (m *Machine) exists(parts ...string) bool {
+	_, err := os.Lstat(m.path(parts...))
+	return err == nil
 }
 
-func (m *Machine) socketUnit(ctx context.Context) Result {
-	const check = "socket unit"
-	unit := "wcache@" + m.Instance + ".socket"
-	p, err := m.show(ctx, unit, "LoadState", "UnitFileState", "ActiveState", "Result")
-	enable := "systemctl --user enable --now " + unit
-	switch {
-	case err != nil:
-		return result(check, Fail, "", "%v", err)
-	case p["LoadState"] != "loaded":
-		return result(check, Fail, "install wcache's package, or copy systemd/ to ~/.config/systemd/user; systemctl --user daemon-reload", "%s is %s", unit, p["LoadState"])
-	case p["ActiveState"] == "failed":
-		return result(check, Fail, "systemctl --user reset-failed 'wcache*'; systemctl --user restart "+unit, "%s has failed: %s", unit, p["Result"])
-	case p["ActiveState"] != "active":
-		return result(check, Fail, enable, "%s is %s", unit, p["ActiveState"])
-	case p["UnitFileState"] != "enabled":
-		return result(check, Warn, enable, "%s listens, and is %s: not after the next login", unit, p["UnitFileState"])
-	}
-	return result(check, OK, "", "%s is enabled and listening", unit)
-}
-
-func (m *Machine) service(ctx context.Context) Result {
-	const check = "service"
-	unit := "wcache@" + m.Instance + ".service"
-	p, err := m.show(ctx, unit, "ActiveState", "Result", "StatusText", "NRestarts")
-	switch {
-	case err != nil:
-		return result(check, Fail, "", "%v", err)
-	case p["ActiveState"] == "failed":
-		return result(check, Fail, "journalctl --user -u "+unit+"; systemctl --user reset-failed 'wcache*'; systemctl --user restart wcache@"+m.Instance+".socket", "%s has failed: %s", unit, p["Result"])
-	case p["NRestarts"] != "0" && p["NRestarts"] != "":
-		return result(check, Warn, "journalctl --user -u "+unit, "%s is %s and was restarted %s times after it died", unit, p["ActiveState"], p["NRestarts"])
-	case p["StatusText"] != "":
-		return result(check, OK, "", "%s: %s", p["ActiveState"], p["StatusText"])
-	}
-	return result(check, OK, "", "%s; the first connection starts it", p["ActiveState"])
-}
-
-// leastStored is two descriptors for each of a few models and one for each of a
-// few dozen engines.
-const leastStored = 64
-
-func (m *Machine) store(ctx context.Context) Result {
-	const check = "fd store"
-	unit := "wcache@" + m.Instance + ".service"
-	p, err := m.show(ctx, unit, "FileDescriptorStoreMax", "LimitNOFILESoft")
-	if err != nil {
-		return result(check, Fail, "", "%v", err)
-	}
-	most, err := strconv.Atoi(p["FileDescriptorStoreMax"])
-	edit := "systemctl --user edit wcache@.service"
-	if err != nil || most < leastStored {
-		return result(check, Fail, edit+": [Service] FileDescriptorStoreMax=2048", "it keeps %q descriptors: weights would not outlive the daemon", p["FileDescriptorStoreMax"])
-	}
-	if soft, err := strconv.Atoi(p["LimitNOFILESoft"]); err == nil && soft <= most {
-		return result(check, Warn, edit+": [Service] LimitNOFILE=8192:524288", "it keeps %d descriptors, and the service starts with at most %d open files", most, soft)
-	}
-	return result(check, OK, "", "it keeps up to %d descriptors", most)
-}
-
-func (m *Machine) socketFile() Result {
-	const check = "socket"
-	enable := "systemctl --user enable --now wcache@" + m.Instance + ".socket"
-	st, err := os.Lstat(m.Socket)
-	if err != nil {
-		return result(check, Fail, enable, "%s isn't there", m.Socket)
-	}
-	if fault := private(filepath.Dir(m.Socket), m.UID); fault != "" {
-		return result(check, Fail, "chmod 700 "+filepath.Dir(m.Socket), "%s %s", filepath.Dir(m.Socket), fault)
-	}
-	restart := "systemctl --user restart wcache@" + m.Instance + ".socket"
-	switch {
-	case st.Mode().Type() != fs.ModeSocket:
-		return result(check, Fail, "remove it; "+restart, "%s is no socket", m.Socket)
-	case int(st.Sys().(*syscall.Stat_t).Uid) != m.UID:
-		return result(check, Fail, "have it removed; "+restart, "%s is another user's", m.Socket)
-	case st.Mode().Perm()&0o077 != 0:
-		return result(check, Fail, restart, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm())
-	}
-	return result(check, OK, "", "%s, mode %04o", m.Socket, st.Mode().Perm())
-}
-
-// lingering looks for the mark that loginctl makes.
-func (m *Machine) lingering() Result {
-	if _, err := os.Stat(filepath.Join("/", m.Root, "var/lib/systemd/linger", m.User)); err != nil {
-		return result("lingering", Warn, "loginctl enable-linger", "off: the weights go at your last logout")
-	}
-	return result("lingering", OK, "", "on: the weights stay when you log out")
-}
-
-// ptrace looks at Yama: from 2 on no process of this user may take descriptors
-// of another (Documentation/admin-guide/LSM/Yama.rst).
-func (m *Machine) ptrace() Result {
-	b, err := os.ReadFile(filepath.Join("/", m.Root, "proc/sys/kernel/yama/ptrace_scope"))
-	scope := strings.TrimSpace(string(b))
-	if err == nil && scope != "0" && scope != "1" {
-		return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1", "%s: engines can't take handles from the daemon", scope)
-	}
-	return result("ptrace scope", OK, "", "engines can take handles from the daemon")
-}
+// unitName is a unit of the instance.
+func (m *Machine) unitName(kind string) string { return "wcache@" + m.Instance + "." + kind }

@@ -6,6 +6,8 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,155 +15,207 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/internal/testmain"
 )
 
 func TestMain(m *testing.M) { testmain.Run(m) }
 
-// answers are what systemctl says, by its last argument and "-P" or "-p".
-type answers map[string]string
+const uuid = "GPU-3f8a1c2d-0b1e-4c6f-9a7d-5e2b8c4f1a90"
 
-func (a answers) run(_ context.Context, args ...string) (string, error) {
-	last := args[len(args)-1]
-	out, ok := a[last]
+// bench is a machine whose parts a test can spoil.
+type bench struct {
+	Machine
+	units   map[string]string // what systemctl says, by its last argument
+	env     map[string]string
+	running *Daemon
+	gpu     *Driver
+	err     error // of asking the manager, the daemon or the driver
+}
+
+// healthy is a machine where all is well.
+func healthy(t *testing.T) *bench {
+	t.Helper()
+	root, err := os.MkdirTemp("/tmp", "d") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	b := &bench{env: map[string]string{"XDG_RUNTIME_DIR": root + "/r", "TMPDIR": root + "/t"}}
+	b.Machine = Machine{
+		Instance: "0", Socket: root + "/r/vllm_weight_cache/0.sock", UID: os.Getuid(), User: "ada", Version: "0.4.0",
+		Env: func(n string) string { return b.env[n] }, Config: []string{root + "/etc/wcache/wcache.toml"}, Root: root,
+		Systemctl: b.systemctl,
+		Daemon:    func(context.Context) (*Daemon, error) { return b.running, b.err },
+		Driver:    func(context.Context, string) (*Driver, error) { return b.gpu, b.err },
+	}
+	for path, text := range map[string]string{
+		"var/lib/systemd/linger/ada":                       "",
+		"proc/sys/kernel/yama/ptrace_scope":                "1\n",
+		"proc/self/uid_map":                                "         0          0 4294967295\n",
+		"proc/locks":                                       "",
+		"proc/5120/comm":                                   "python3\n",
+		"proc/driver/nvidia/version":                       "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03\n",
+		"proc/driver/nvidia/gpus/0000:19:00.0/information": "Model: \t\t NVIDIA H200\nGPU UUID: \t " + uuid + "\nDevice Minor: \t 0\nGPU Excluded:\t No\n",
+		"dev/nvidiactl":                                    "",
+		"dev/nvidia-uvm":                                   "",
+		"dev/nvidia0":                                      "",
+		"etc/wcache/wcache.toml":                           "policy = \"any\"\n",
+		"tmp/file":                                         "",
+		"t/file":                                           "",
+	} {
+		b.put(t, path, text)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "proc/4711"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(root, filepath.Join(root, "proc/4711/root")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(b.Socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", b.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := os.Chmod(b.Socket, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listen := "Listen=" + b.Socket + " (Stream)\n"
+	for _, name := range []string{uuid, "6f296f889e232c106e3b9514a67c40c0"} {
+		for _, dir := range []string{root + "/r/vllm_weight_cache", fmt.Sprintf("/run/user/%d/vllm_weight_cache", os.Getuid()), b.tempDir()} {
+			listen += "Listen=" + dir + "/vllm_weight_cache_" + name + ".sock (Stream)\n"
+		}
+	}
+	b.units = map[string]string{
+		"Version":         "257",
+		"wcache@0.socket": "LoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success\n" + listen,
+		"wcache@0.service": "ActiveState=active\nResult=success\nStatusText=1 model, 57.9 GiB, 1 engine attached\nNRestarts=0\nMainPID=4711\n" +
+			"FileDescriptorStoreMax=2048\nNFileDescriptorStore=3\nLimitNOFILESoft=8192\nLimitNOFILE=524288\nNoNewPrivileges=no\nPrivateUsers=no",
+	}
+	b.running = &Daemon{PID: 4711, Peer: 4711, Version: "0.4.0"}
+	b.gpu = &Driver{
+		Version: "580.159.03", CUDA: 13000, UUID: uuid, Exports: true,
+		State: "ok", Name: "NVIDIA H200", Free: 47 << 30, Total: 140 << 30,
+	}
+	return b
+}
+
+// tempDir is where engines look by default.
+func (b *bench) tempDir() string {
+	return fmt.Sprintf("%s/t/vllm_weight_cache_%d", b.Root, os.Getuid())
+}
+
+func (b *bench) systemctl(_ context.Context, args ...string) (string, error) {
+	out, ok := b.units[args[len(args)-1]]
 	if !ok {
 		return "", errors.New("Failed to connect to bus")
 	}
 	return out, nil
 }
 
-// healthy is a machine where all is well.
-func healthy(t *testing.T) (Machine, answers, map[string]string) {
-	t.Helper()
-	root, err := os.MkdirTemp("", "doctor") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	run := filepath.Join(root, "run")
-	for _, d := range []string{run, filepath.Join(root, "var/lib/systemd/linger"), filepath.Join(root, "proc/sys/kernel/yama")} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			t.Fatal(err)
+// set changes properties in what systemctl says of a unit.
+func (b *bench) set(unit string, props ...string) {
+	var lines []string
+	for line := range strings.Lines(b.units[unit]) {
+		name, _, _ := strings.Cut(line, "=")
+		for _, p := range props {
+			if strings.HasPrefix(p, name+"=") {
+				line = p + "\n"
+			}
 		}
+		lines = append(lines, line)
 	}
-	put(t, filepath.Join(root, "var/lib/systemd/linger/ada"), "")
-	put(t, filepath.Join(root, "proc/sys/kernel/yama/ptrace_scope"), "1\n")
-	socket := filepath.Join(run, "0.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	if err := os.Chmod(socket, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"XDG_RUNTIME_DIR": run}
-	a := answers{
-		"Version":           "252",
-		"wcache@0.socket":   "LoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success",
-		"wcache@0.service":  "ActiveState=active\nResult=success\nStatusText=empty\nNRestarts=0\nFileDescriptorStoreMax=2048\nLimitNOFILESoft=8192",
-		"unused by a check": "",
-	}
-	return Machine{
-		Instance: "0", Socket: socket, UID: os.Getuid(), User: "ada", Env: func(n string) string { return env[n] },
-		Config: []string{filepath.Join(root, "wcache.toml")}, Root: root, Systemctl: a.run,
-	}, a, env
+	b.units[unit] = strings.Join(lines, "")
 }
 
-func put(t *testing.T, path, text string) {
+func (b *bench) put(t *testing.T, path, text string) {
 	t.Helper()
+	path = filepath.Join(b.Root, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestHealthy(t *testing.T) {
-	m, _, env := healthy(t)
-	want := []Result{
-		{OK, "configuration", "no file, all defaults", ""},
-		{OK, "runtime directory", env["XDG_RUNTIME_DIR"], ""},
-		{OK, "user manager", "systemd 252", ""},
-		{OK, "socket unit", "wcache@0.socket is enabled and listening", ""},
-		{OK, "service", "active: empty", ""},
-		{OK, "fd store", "it keeps up to 2048 descriptors", ""},
-		{OK, "socket", m.Socket + ", mode 0600", ""},
-		{OK, "lingering", "on: the weights stay when you log out", ""},
-		{OK, "ptrace scope", "engines can take handles from the daemon", ""},
-	}
-	if diff := cmp.Diff(want, Run(t.Context(), m)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+func (b *bench) remove(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.RemoveAll(filepath.Join(b.Root, path)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-// Each check is made to fail once; the rest stays well.
-func TestFaults(t *testing.T) {
-	tests := []struct {
-		name  string
-		spoil func(t *testing.T, m *Machine, a answers, env map[string]string)
-		want  Result
-	}{
-		{"configuration", func(t *testing.T, m *Machine, _ answers, _ map[string]string) { put(t, m.Config[0], "bugdet = 1\n") },
-			Result{Fail, "configuration", `read configuration: CONFIG:1: unknown key "bugdet"`, "edit the file; systemctl --user reload wcache@0.service"}},
-		{"runtime directory", func(_ *testing.T, _ *Machine, _ answers, env map[string]string) {
-			env["XDG_RUNTIME_DIR"] = "/nonexistent"
-		},
-			Result{Fail, "runtime directory", "/nonexistent isn't there", "log in anew, or: loginctl enable-linger"}},
-		{"no manager", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) { delete(a, "Version") },
-			Result{Fail, "user manager", "can't be reached: Failed to connect to bus", "loginctl enable-linger, or run wcache serve --listen PATH without it"}},
-		{"no unit", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.socket"] = "LoadState=not-found"
-		},
-			Result{Fail, "socket unit", "wcache@0.socket is not-found", "install wcache's package, or copy systemd/ to ~/.config/systemd/user; systemctl --user daemon-reload"}},
-		{"start limit of the socket", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.socket"] = "LoadState=loaded\nActiveState=failed\nResult=trigger-limit-hit"
-		}, Result{Fail, "socket unit", "wcache@0.socket has failed: trigger-limit-hit", "systemctl --user reset-failed 'wcache*'; systemctl --user restart wcache@0.socket"}},
-		{"not listening", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.socket"] = "LoadState=loaded\nActiveState=inactive"
-		}, Result{Fail, "socket unit", "wcache@0.socket is inactive", "systemctl --user enable --now wcache@0.socket"}},
-		{"not enabled", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.socket"] = "LoadState=loaded\nUnitFileState=disabled\nActiveState=active"
-		}, Result{Warn, "socket unit", "wcache@0.socket listens, and is disabled: not after the next login", "systemctl --user enable --now wcache@0.socket"}},
-		{"start limit of the service", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.service"] = strings.NewReplacer("ActiveState=active", "ActiveState=failed", "Result=success", "Result=start-limit-hit").Replace(a["wcache@0.service"])
-		}, Result{Fail, "service", "wcache@0.service has failed: start-limit-hit", "journalctl --user -u wcache@0.service; systemctl --user reset-failed 'wcache*'; systemctl --user restart wcache@0.socket"}},
-		{"restarts", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.service"] = strings.Replace(a["wcache@0.service"], "NRestarts=0", "NRestarts=3", 1)
-		}, Result{Warn, "service", "wcache@0.service is active and was restarted 3 times after it died", "journalctl --user -u wcache@0.service"}},
-		{"no store", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.service"] = strings.Replace(a["wcache@0.service"], "Max=2048", "Max=0", 1)
-		}, Result{Fail, "fd store", `it keeps "0" descriptors: weights would not outlive the daemon`, "systemctl --user edit wcache@.service: [Service] FileDescriptorStoreMax=2048"}},
-		{"few open files", func(_ *testing.T, _ *Machine, a answers, _ map[string]string) {
-			a["wcache@0.service"] = strings.Replace(a["wcache@0.service"], "Soft=8192", "Soft=1024", 1)
-		}, Result{Warn, "fd store", "it keeps 2048 descriptors, and the service starts with at most 1024 open files", "systemctl --user edit wcache@.service: [Service] LimitNOFILE=8192:524288"}},
-		{"socket's mode", func(t *testing.T, m *Machine, _ answers, _ map[string]string) {
-			if err := os.Chmod(m.Socket, 0o666); err != nil {
-				t.Fatal(err)
-			}
-		}, Result{Fail, "socket", "SOCKET has mode 0666 and lets others in", "systemctl --user restart wcache@0.socket"}},
-		{"no socket", func(_ *testing.T, m *Machine, _ answers, _ map[string]string) { m.Socket += "x" },
-			Result{Fail, "socket", "SOCKETx isn't there", "systemctl --user enable --now wcache@0.socket"}},
-		{"lingering", func(_ *testing.T, m *Machine, _ answers, _ map[string]string) { m.User = "eve" },
-			Result{Warn, "lingering", "off: the weights go at your last logout", "loginctl enable-linger"}},
-		{"ptrace scope", func(t *testing.T, m *Machine, _ answers, _ map[string]string) {
-			put(t, filepath.Join(m.Root, "proc/sys/kernel/yama/ptrace_scope"), "2\n")
-		}, Result{Fail, "ptrace scope", "2: engines can't take handles from the daemon", "sysctl kernel.yama.ptrace_scope=1"}},
+// lock has a process hold the lock of a socket.
+func (b *bench) lock(t *testing.T, socket string, pid int) {
+	t.Helper()
+	b.put(t, strings.TrimPrefix(socket, b.Root)+".lock", "")
+	var st unix.Stat_t
+	if err := unix.Stat(socket+".lock", &st); err != nil {
+		t.Fatal(err)
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			m, a, env := healthy(t)
-			socket := m.Socket
-			tt.spoil(t, &m, a, env)
-			var wrong []Result
-			for _, r := range Run(t.Context(), m) {
-				if r.State != OK {
-					r.Text = strings.NewReplacer(m.Config[0], "CONFIG", socket, "SOCKET").Replace(r.Text)
-					wrong = append(wrong, r)
-				}
-			}
-			if diff := cmp.Diff([]Result{tt.want}, wrong); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
+	b.put(t, "proc/locks", fmt.Sprintf("1: POSIX  ADVISORY  WRITE 1 00:01:2 0 EOF\n2: FLOCK  ADVISORY  WRITE %d %02x:%02x:%d 0 EOF\n", pid, unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+}
+
+// output is what people see, with the paths of a real machine.
+func (b *bench) output(t *testing.T, list []Result) string {
+	t.Helper()
+	uid := fmt.Sprint(os.Getuid())
+	paths := strings.NewReplacer(b.Root+"/r", "/run/user/1000", b.Root+"/t/", "/tmp/", b.Root, "",
+		"vllm_weight_cache_"+uid, "vllm_weight_cache_1000", "/run/user/"+uid, "/run/user/1000", "user "+uid+" ", "user 1000 ")
+	for i, r := range list {
+		list[i].Text, list[i].Mend = paths.Replace(r.Text), paths.Replace(r.Mend)
+	}
+	var out strings.Builder
+	if err := Write(&out, list, func(_ State, s string) string { return s }); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestInstanceOfTheHost(t *testing.T) {
+	b := healthy(t)
+	b.Instance = Host
+	b.units["wcache@host.socket"], b.units["wcache@host.service"] = b.units["wcache@0.socket"], b.units["wcache@0.service"]
+	b.remove(t, "dev", "proc/driver")
+	for _, r := range Run(t.Context(), b.Machine) {
+		if r.State != OK {
+			t.Errorf("got %+v", r)
+		}
+	}
+}
+
+// Without a manager, as in containers, the daemon is the one that answers.
+func TestNoManager(t *testing.T) {
+	b := healthy(t)
+	b.units = map[string]string{}
+	b.lock(t, b.Socket, 4711)
+	for _, r := range Run(t.Context(), b.Machine) {
+		if r.State != OK && r.Check != "user manager" {
+			t.Errorf("got %+v", r)
+		}
+	}
+}
+
+func TestSlice(t *testing.T) {
+	b := healthy(t)
+	b.Instance = "MIG-0fdc1a42-0000-4000-8000-000000000000"
+	for unit, text := range maps.Clone(b.units) {
+		b.units[strings.Replace(unit, "@0.", "@"+b.Instance+".", 1)] = text
+	}
+	var got []string
+	for _, r := range Run(t.Context(), b.Machine) {
+		if r.Check == "GPU" || r.Check == "MIG" || r.State != OK {
+			got = append(got, fmt.Sprintf("%s %s: %s", r.State, r.Check, r.Text))
+		}
+	}
+	if diff := cmp.Diff(3, len(got)); diff != "" { // the third: its paths are not listened on here
+		t.Errorf("got %q", got)
 	}
 }

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package doctor
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write docs/screens")
+
+// screens are shown in the manual, and written by the tests with -update.
+const screens = "../docs/screens"
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join(screens, name)
+	if *update {
+		if err := os.MkdirAll(screens, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: -want +got:\n%s", name, diff)
+	}
+}
+
+// Whole screens, of machines that people have.
+func TestScreens(t *testing.T) {
+	for _, tt := range []struct {
+		file  string
+		spoil func(t *testing.T, b *bench)
+	}{
+		{"doctor.txt", func(*testing.T, *bench) {}},
+		{"doctor-new.txt", func(t *testing.T, b *bench) { // installed, and nothing done yet
+			b.set("wcache@0.socket", "UnitFileState=disabled", "ActiveState=inactive")
+			b.set("wcache@0.service", "ActiveState=inactive", "StatusText=", "MainPID=0")
+			b.running = nil
+			b.remove(t, "r/vllm_weight_cache/0.sock", "dev/nvidia-uvm", "var/lib/systemd/linger/ada")
+		}},
+		{"doctor-no-driver.txt", func(t *testing.T, b *bench) {
+			b.remove(t, "dev", "proc/driver")
+		}},
+		{"doctor-container.txt", func(t *testing.T, b *bench) { // the socket's folder is passed, and nothing else
+			b.units = map[string]string{}
+			delete(b.env, "XDG_RUNTIME_DIR")
+			b.running.Peer = 0
+			b.put(t, "run/.containerenv", "")
+			b.put(t, "proc/self/uid_map", "0 100000 65536\n")
+			b.remove(t, "var/lib/systemd/linger/ada", "dev/nvidia-uvm")
+		}},
+	} {
+		t.Run(tt.file, func(t *testing.T) {
+			b := healthy(t)
+			tt.spoil(t, b)
+			golden(t, tt.file, b.output(t, Run(t.Context(), b.Machine)))
+		})
+	}
+}
+
+// fault is a machine with one thing wrong.
+type fault struct {
+	name  string
+	spoil func(t *testing.T, b *bench)
+}
+
+func unit(name string, props ...string) func(*testing.T, *bench) {
+	return func(_ *testing.T, b *bench) { b.set("wcache@0."+name, props...) }
+}
+
+func file(path, text string) func(*testing.T, *bench) {
+	return func(t *testing.T, b *bench) { b.put(t, path, text) }
+}
+
+func without(paths ...string) func(*testing.T, *bench) {
+	return func(t *testing.T, b *bench) { b.remove(t, paths...) }
+}
+
+func driver(change func(d *Driver)) func(*testing.T, *bench) {
+	return func(_ *testing.T, b *bench) { change(b.gpu) }
+}
+
+func daemon(change func(d *Daemon)) func(*testing.T, *bench) {
+	return func(_ *testing.T, b *bench) { change(b.running) }
+}
+
+// silent is a part that doesn't answer in time.
+func silent[T any](context.Context) (*T, error) { return nil, context.DeadlineExceeded }
+
+var faults = []fault{
+	{"the configuration has a key that nobody knows", file("etc/wcache/wcache.toml", "policy = \"any\"\nbugdet = 1\n")},
+	{"no XDG_RUNTIME_DIR, as under cron", func(t *testing.T, b *bench) {
+		delete(b.env, "XDG_RUNTIME_DIR")
+		b.put(t, fmt.Sprintf("run/user/%d/file", os.Getuid()), "")
+	}},
+	{"no XDG_RUNTIME_DIR and no such directory, as under su", func(_ *testing.T, b *bench) { delete(b.env, "XDG_RUNTIME_DIR") }},
+	{"the runtime directory is gone", func(t *testing.T, b *bench) { b.remove(t, "r") }},
+	{"the runtime directory is open to others", func(t *testing.T, b *bench) { chmod(t, b.env["XDG_RUNTIME_DIR"], 0o755) }},
+	{"the manager can't be reached", func(_ *testing.T, b *bench) { delete(b.units, "Version") }},
+	{"the manager hangs", func(_ *testing.T, b *bench) {
+		b.Systemctl = func(context.Context, ...string) (string, error) { return "", context.DeadlineExceeded }
+	}},
+	{"the units are not installed", unit("socket", "LoadState=not-found")},
+	{"the socket unit is masked", unit("socket", "LoadState=masked")},
+	{"the socket unit has hit its limit", unit("socket", "ActiveState=failed", "Result=trigger-limit-hit")},
+	{"the socket unit doesn't listen", unit("socket", "ActiveState=inactive")},
+	{"the socket unit is not enabled", unit("socket", "UnitFileState=disabled")},
+	{"the service has hit its limit", unit("service", "ActiveState=failed", "Result=start-limit-hit")},
+	{"the service has died", unit("service", "NRestarts=3")},
+	{"the service's unit can't be read", func(_ *testing.T, b *bench) { delete(b.units, "wcache@0.service") }},
+	{"nothing is stored", unit("service", "FileDescriptorStoreMax=0")},
+	{"the store is full", unit("service", "NFileDescriptorStore=2040")},
+	{"too few open files at the start", unit("service", "LimitNOFILESoft=1024")},
+	{"too few open files at all", unit("service", "LimitNOFILE=2048", "LimitNOFILESoft=2048")},
+	{"no socket", without("r/vllm_weight_cache/0.sock")},
+	{"a file where the socket should be", func(t *testing.T, b *bench) {
+		b.remove(t, "r/vllm_weight_cache/0.sock")
+		b.put(t, "r/vllm_weight_cache/0.sock", "")
+	}},
+	{"the socket is open to others", func(t *testing.T, b *bench) { chmod(t, b.Socket, 0o666) }},
+	{"the socket's folder is open to others", func(t *testing.T, b *bench) { chmod(t, filepath.Dir(b.Socket), 0o755) }},
+	{"another daemon has the socket", func(t *testing.T, b *bench) { b.lock(t, b.Socket, 5120) }},
+	{"the daemon hangs", func(_ *testing.T, b *bench) { b.Daemon = silent[Daemon] }},
+	{"the daemon has something to say", daemon(func(d *Daemon) { d.Problems = []string{`write manifest: no space left on device`} })},
+	{"the daemon is older than the command", daemon(func(d *Daemon) { d.Version = "0.3.0" })},
+	{"the last request was refused", daemon(func(d *Daemon) {
+		d.Refused = "python3 (pid 5120), 3 min ago: dtype: the checkpoint has torch.bfloat16"
+	})},
+	{"no lingering", without("var/lib/systemd/linger/ada")},
+	{"Yama forbids what engines do", file("proc/sys/kernel/yama/ptrace_scope", "2\n")},
+	{"the daemon is in another pid namespace", daemon(func(d *Daemon) { d.Peer = 0 })},
+	{"in a container, and no daemon answers", func(t *testing.T, b *bench) {
+		b.put(t, ".dockerenv", "")
+		b.running = nil
+	}},
+	{"users have other numbers here", file("proc/self/uid_map", "0 100000 65536\n")},
+	{"this user has no number outside", file("proc/self/uid_map", "4000000 0 1\n")},
+	{"the service is in a user namespace", unit("service", "PrivateUsers=yes")},
+	{"/tmp is private", func(t *testing.T, b *bench) {
+		b.remove(t, "proc/4711/root")
+		b.put(t, "proc/4711/root/tmp/file", "")
+	}},
+	{"the kernel module is not loaded", without("proc/driver")},
+	{"/dev/nvidia-uvm is missing", without("dev/nvidia-uvm")},
+	{"/dev/nvidia-uvm is missing, and nobody can make it", func(t *testing.T, b *bench) {
+		b.remove(t, "dev/nvidia-uvm")
+		b.set("wcache@0.service", "NoNewPrivileges=yes")
+	}},
+	{"the container has not got this GPU", without("dev/nvidia0")},
+	{"no GPU of that number", func(_ *testing.T, b *bench) {
+		b.Instance = "7"
+		for _, kind := range []string{"socket", "service"} {
+			b.units["wcache@7."+kind] = b.units["wcache@0."+kind]
+		}
+	}},
+	{"the GPU has no uuid yet", file("proc/driver/nvidia/gpus/0000:19:00.0/information", "GPU UUID: \t GPU-????????-????-????-????-????????????\nDevice Minor: \t 0\n")},
+	{"vLLM's own daemon is on an engine's path", func(t *testing.T, b *bench) { b.lock(t, b.tempDir()+"/vllm_weight_cache_"+uuid+".sock", 5120) }},
+	{"the generator has not run", func(_ *testing.T, b *bench) {
+		b.set("wcache@0.socket", "Listen=")
+	}},
+	{"engines refuse the folder for temporary files", func(t *testing.T, b *bench) {
+		b.put(t, strings.TrimPrefix(b.tempDir(), b.Root)+"/file", "")
+		chmod(t, b.tempDir(), 0o755)
+		b.units["wcache@0.socket"] = strings.ReplaceAll(b.units["wcache@0.socket"], b.tempDir(), "/none")
+	}},
+	{"the GPU is cut into slices", file("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 12\n")},
+	{"MPS is in use", func(t *testing.T, b *bench) { b.put(t, "tmp/nvidia-mps/control", "") }},
+	{"no libcuda", driver(func(d *Driver) {
+		*d = Driver{Fault: "libcuda.so.1: cannot open shared object file", Mend: "install the NVIDIA driver, or start the container with its GPUs (nvidia-container-toolkit)"}
+	})},
+	{"the driver was updated under a running system", driver(func(d *Driver) {
+		*d = Driver{Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine"}
+	})},
+	{"the driver hangs", func(_ *testing.T, b *bench) {
+		b.Driver = func(ctx context.Context, _ string) (*Driver, error) { return silent[Driver](ctx) }
+	}},
+	{"the driver's child fails", func(_ *testing.T, b *bench) {
+		b.Driver = func(context.Context, string) (*Driver, error) { return nil, os.ErrPermission }
+	}},
+	{"the GPU is lost", driver(func(d *Driver) { d.State, d.Reason = "lost", "restart the machine" })},
+	{"NVML can't be asked", driver(func(d *Driver) { d.State, d.Reason, d.Version = "unknown", "no libnvidia-ml.so.1", "" })},
+	{"one process at a time", driver(func(d *Driver) { d.ComputeMode = 3 })},
+	{"no process at all", driver(func(d *Driver) { d.ComputeMode = 2 })},
+	{"a compute mode of the future", driver(func(d *Driver) { d.ComputeMode = 9 })},
+	{"memory can't be exported", driver(func(d *Driver) { d.Exports = false })},
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each check is made to fail at least once. What is written down is where the
+// whole output differs from that of a machine where all is well.
+func TestFaults(t *testing.T) {
+	b := healthy(t)
+	well := strings.SplitAfter(b.output(t, Run(t.Context(), b.Machine)), "\n")
+	checks := make(map[string]bool)
+	for _, r := range Run(t.Context(), b.Machine) {
+		checks[r.Check] = true
+	}
+	var all strings.Builder
+	all.WriteString("What wcache doctor says of one fault each, and only where it differs from doctor.txt.\n")
+	for _, f := range faults {
+		b := healthy(t)
+		f.spoil(t, b)
+		list := Run(t.Context(), b.Machine)
+		for _, r := range list {
+			if r.State != OK {
+				delete(checks, r.Check)
+				if r.Mend == "" {
+					t.Errorf("%s: nothing mends %+v", f.name, r)
+				}
+			}
+		}
+		all.WriteString("\n## " + f.name + "\n")
+		for line := range strings.Lines(b.output(t, list)) {
+			if !slices.Contains(well, line) {
+				all.WriteString(line)
+			}
+		}
+	}
+	for check := range checks {
+		t.Errorf("%q was never made to fail", check)
+	}
+	golden(t, "doctor-faults.txt", all.String())
+}

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/systemd/generator"
+)
+
+// gpuChecks are all that concern the instance's GPU. Where there is no driver or
+// no such GPU, nothing else can be said.
+func (m *Machine) gpuChecks(ctx context.Context, s service) []Result {
+	g := generator.Read(m.path(), m.UID, m.Env)
+	nodes := m.deviceNodes(g, s)
+	gpu, instance := m.instance(g)
+	results := []Result{nodes, instance}
+	if instance.State == Fail {
+		return results
+	}
+	results = append(results, m.enginePaths(g, gpu.UUID, s), m.slices(gpu), m.mps())
+	d, err := m.Driver(ctx, gpu.UUID)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return append(results, result("libcuda", Fail, "dmesg | grep -e NVRM -e Xid; restart the machine", "the driver does not answer"))
+	case err != nil:
+		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows it", "could not be asked: %v", err))
+	case d.Fault != "":
+		return append(results, result("libcuda", Fail, d.Mend, "%s", d.Fault))
+	}
+	driver := d.Version
+	if driver == "" {
+		driver = "of an unknown version"
+	}
+	return append(results,
+		result("libcuda", OK, "", "libcuda.so.1, driver %s, CUDA %d.%d; 470 or later is needed", driver, d.CUDA/1000, d.CUDA%1000/10),
+		m.health(d), m.computeMode(d), m.export(d))
+}
+
+// deviceNodes looks for the files by which a GPU is reached. They are made from
+// user space, at the first use after a boot.
+func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
+	const check = "device nodes"
+	if !m.exists("proc/driver/nvidia") {
+		return result(check, Fail, "modprobe nvidia, after installing the driver; a container has to be started with its GPUs (--gpus all, or --device nvidia.com/gpu=all)", "the kernel module nvidia is not loaded")
+	}
+	want := []string{"nvidiactl", "nvidia-uvm"}
+	for _, gpu := range g.GPUs {
+		if minor := m.minor(gpu); minor != "" && (m.Instance == strconv.Itoa(gpu.Index) || gpu.UUID != "" && strings.HasPrefix(gpu.UUID, m.Instance)) {
+			want = append(want, "nvidia"+minor)
+		}
+	}
+	for _, name := range want {
+		mend := "nvidia-modprobe -u -c 0 as root, or enable nvidia-persistenced; a container has to be started with its GPUs"
+		if s.props["NoNewPrivileges"] == "yes" {
+			mend += "; the service has NoNewPrivileges=, with which nobody makes them for it"
+		}
+		switch err := unix.Access(m.path("dev", name), unix.R_OK|unix.W_OK); {
+		case errors.Is(err, unix.ENOENT):
+			return result(check, Fail, mend, "/dev/%s is missing", name)
+		case err != nil:
+			return result(check, Fail, "see who may: ls -l /dev/"+name+" (NVreg_DeviceFileMode, or the group it belongs to)", "/dev/%s can't be opened: %v", name, err)
+		}
+	}
+	return result(check, OK, "", "/dev/%s", strings.Join(want, ", /dev/"))
+}
+
+// minor is the number N of /dev/nvidiaN, "" if the driver doesn't say.
+func (m *Machine) minor(g generator.GPU) string {
+	for line := range strings.Lines(m.read("proc/driver/nvidia/gpus", g.Bus, "information")) {
+		if key, value, _ := strings.Cut(line, ":"); key == "Device Minor" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// instance finds the GPU that the instance is named after.
+func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
+	const check = "GPU"
+	if strings.HasPrefix(m.Instance, "MIG-") { // in no file of /proc
+		return generator.GPU{Index: -1, UUID: m.Instance}, result(check, OK, "", "a slice, which only the driver knows")
+	}
+	var found, names []string
+	var gpu generator.GPU
+	for _, x := range g.GPUs {
+		names = append(names, fmt.Sprintf("%d (%s)", x.Index, x.UUID))
+		if m.Instance == strconv.Itoa(x.Index) || strings.HasPrefix(m.Instance, "GPU-") && strings.HasPrefix(x.UUID, m.Instance) {
+			gpu, found = x, append(found, x.UUID)
+		}
+	}
+	switch {
+	case len(g.GPUs) == 0:
+		return gpu, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none")
+	case len(found) == 0:
+		return gpu, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, strings.Join(names, ", "))
+	case len(found) > 1:
+		return gpu, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(found, ", "))
+	case gpu.UUID == "":
+		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: nobody has used it since the boot", m.Instance)
+	}
+	return gpu, result(check, OK, "", "%d, %s at %s", gpu.Index, gpu.UUID, gpu.Bus)
+}
+
+// slices looks whether a whole GPU was cut into MIG slices, which engines then
+// ask for by uuids of their own.
+func (m *Machine) slices(g generator.GPU) Result {
+	const check = "MIG"
+	if strings.HasPrefix(m.Instance, "MIG-") {
+		return result(check, OK, "", "the instance is one slice")
+	}
+	cut, _ := filepath.Glob(m.path("proc/driver/nvidia/capabilities", "gpu"+m.minor(g), "mig/gi*")) // a fixed pattern
+	if len(cut) > 0 {
+		return result(check, Fail, "nvidia-smi -L lists the slices: systemctl --user enable --now wcache@MIG-….socket for each", "the GPU is cut into slices, %d of them, and engines run on those", len(cut))
+	}
+	return result(check, OK, "", "the GPU is whole")
+}
+
+// mps looks for CUDA's multi-process service, by the pipe of its control daemon.
+func (m *Machine) mps() Result {
+	dir := m.Env("CUDA_MPS_PIPE_DIRECTORY")
+	if dir == "" {
+		dir = "/tmp/nvidia-mps"
+	}
+	if st, err := os.Stat(m.path(dir, "control")); err == nil && !st.IsDir() {
+		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir)
+	}
+	return result("MPS", OK, "", "not in use")
+}
+
+func (m *Machine) health(d *Driver) Result {
+	const check = "GPU's health"
+	switch d.State {
+	case "ok":
+		return result(check, OK, "", "%s, %.1f GiB free of %.1f GiB", d.Name, gib(d.Free), gib(d.Total))
+	case "unknown":
+		return result(check, Warn, "see what nvidia-smi says", "not known: %s", d.Reason)
+	}
+	return result(check, Fail, d.Reason, "it is %s", d.State)
+}
+
+func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
+
+// computeMode looks whether the loader may use the GPU beside an engine. The
+// numbers are those of CUcomputemode.
+func (m *Machine) computeMode(d *Driver) Result {
+	const check = "compute mode"
+	mend := "nvidia-smi -i " + d.UUID + " -c DEFAULT as root"
+	switch d.ComputeMode {
+	case 0:
+		return result(check, OK, "", "Default")
+	case 2:
+		return result(check, Fail, mend, "Prohibited: nobody can use the GPU")
+	case 3:
+		return result(check, Fail, mend, "Exclusive_Process: an engine and the loader keep each other out")
+	}
+	return result(check, Warn, mend, "%d, which is not known here", d.ComputeMode)
+}
+
+func (m *Machine) export(d *Driver) Result {
+	if !d.Exports {
+		return result("memory export", Fail, "start engines without --load-format ipc_cache: their own loader has to load", "the GPU's memory can't become a descriptor, as of some virtual ones")
+	}
+	return result("memory export", OK, "", "POSIX file descriptors are supported")
+}

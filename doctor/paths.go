@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/systemd/generator"
+)
+
+func (m *Machine) runtimeDir() Result {
+	const check = "runtime directory"
+	dir := m.Env("XDG_RUNTIME_DIR")
+	if dir == "" {
+		dir = fmt.Sprintf("/run/user/%d", m.UID)
+		if !m.exists(dir) {
+			return result(check, Fail, "log in as this user (ssh or machinectl shell, not su), or: loginctl enable-linger; in a container pass the folder of "+m.Socket, "XDG_RUNTIME_DIR is not set and %s isn't there", dir)
+		}
+		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir)
+	}
+	if fault := private(dir, m.UID); fault != "" {
+		return result(check, Fail, "log in anew, or: loginctl enable-linger", "%s %s", dir, fault)
+	}
+	return result(check, OK, "", "%s", dir)
+}
+
+// private says what is wrong with a directory that only this user may enter.
+func private(dir string, uid int) string {
+	st, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "isn't there"
+	case err != nil:
+		return err.Error()
+	case !st.IsDir():
+		return "is no directory, and engines follow no links"
+	case owner(st) != uid:
+		return whose(owner(st))
+	case st.Mode().Perm()&0o077 != 0:
+		return fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm())
+	}
+	return ""
+}
+
+func owner(st fs.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) } // what os gives on Linux
+
+// whose says that a file is not this user's.
+func whose(uid int) string {
+	const unmapped = 65534 // overflowuid: the user has no number in this namespace
+	if uid == unmapped {
+		return "is a user's who has no number here, as in a container with other uids"
+	}
+	return fmt.Sprintf("is user %d's", uid)
+}
+
+func (m *Machine) socketFile(s service) Result {
+	const check = "socket"
+	enable := "systemctl --user enable --now " + m.unitName("socket")
+	st, err := os.Lstat(m.Socket)
+	if err != nil {
+		return result(check, Fail, enable, "%s isn't there", m.Socket)
+	}
+	if fault := private(filepath.Dir(m.Socket), m.UID); fault != "" {
+		return result(check, Fail, "chmod 700 "+filepath.Dir(m.Socket)+" as its user; in a container: podman run --userns=keep-id", "%s %s", filepath.Dir(m.Socket), fault)
+	}
+	restart := "systemctl --user restart " + m.unitName("socket")
+	switch {
+	case st.Mode().Type() != fs.ModeSocket:
+		return result(check, Fail, "remove it; "+restart, "%s is no socket", m.Socket)
+	case owner(st) != m.UID:
+		return result(check, Fail, "have it removed; "+restart, "%s %s", m.Socket, whose(owner(st)))
+	case st.Mode().Perm()&0o077 != 0:
+		return result(check, Fail, restart, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm())
+	}
+	if pid := m.lockHolder(m.Socket); s.other(pid) {
+		return result(check, Fail, fmt.Sprintf("kill %d; %s", pid, restart), "%s is served by %s, which is not this instance's daemon", m.Socket, m.process(pid))
+	}
+	return result(check, OK, "", "%s, mode %04o", m.Socket, st.Mode().Perm())
+}
+
+// enginePaths looks at where engines look that are given no path: whether the
+// generator has made the unit listen there, and nobody else does.
+func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Result {
+	const check = "engine paths"
+	reload := "systemctl --user daemon-reload; systemctl --user restart " + m.unitName("socket")
+	own := filepath.Dir(m.Socket)
+	given := `, or give engines --model-loader-extra-config '{"socket_dir": "` + own + `"}'`
+	var listened, missing []string
+	for _, p := range g.EnginePaths(uuid) {
+		pid := m.lockHolder(p.Path)
+		switch {
+		case s.other(pid):
+			return result(check, Fail, fmt.Sprintf("kill %d; %s", pid, reload), "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid))
+		case p.Draft:
+		case strings.Contains("\n"+s.listen, "\n"+p.Path+" ("):
+			listened = append(listened, p.Path)
+		case p.Problem != "":
+			return result(check, Warn, "see there"+given, "%s can't be listened on: %s", p.Path, p.Problem)
+		default:
+			missing = append(missing, p.Path)
+		}
+	}
+	switch {
+	case s.props == nil:
+		return result(check, OK, "", "no other daemon has one; without a manager only those of --listen are served")
+	case len(missing) > 0:
+		return result(check, Warn, reload+given, "engines look at %s, where the socket unit does not listen (%d of %d paths)", missing[0], len(missing), len(missing)+len(listened))
+	}
+	return result(check, OK, "", "the socket unit listens on all %d where engines look", len(listened))
+}
+
+// lockHolder is who holds the lock that vLLM's daemon, and this one, take for a
+// socket: 0 for nobody. The kernel's list has lines such as
+// "1: FLOCK  ADVISORY  WRITE 4711 fe:00:262146 0 EOF".
+func (m *Machine) lockHolder(socket string) int {
+	var st unix.Stat_t
+	if err := unix.Lstat(socket+".lock", &st); err != nil {
+		return 0
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for line := range strings.Lines(m.read("proc/locks")) {
+		if part := strings.Fields(line); len(part) > 5 && part[1] == "FLOCK" && part[5] == file {
+			pid, _ := strconv.Atoi(part[4]) // the kernel writes digits
+			return pid
+		}
+	}
+	return 0
+}
+
+// process is how a process is called.
+func (m *Machine) process(pid int) string {
+	if comm := m.read("proc", strconv.Itoa(pid), "comm"); comm != "" {
+		return fmt.Sprintf("%s (pid %d)", comm, pid)
+	}
+	return fmt.Sprintf("process %d", pid)
+}
