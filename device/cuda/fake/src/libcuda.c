@@ -18,6 +18,7 @@
 //                     do that; several with commas
 //   FAKE_CUDA_VERSION what cuDriverGetVersion says: 13000 if it is not set
 //   FAKE_CUDA_NO_VMM  set: memory can't be exported
+//   FAKE_CUDA_COMPUTE_MODE  a CUcomputemode, 0 if it is not set
 //   CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER as in the real one
 
 #define _GNU_SOURCE
@@ -267,6 +268,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
 	ENTER
 	if (device < 0 || device >= gpus) LEAVE(INVALID_DEVICE);
 	switch (attribute) {
+	case 20: *value = getenv("FAKE_CUDA_COMPUTE_MODE") ? atoi(getenv("FAKE_CUDA_COMPUTE_MODE")) : 0; break;
 	case 102: case 103: *value = !getenv("FAKE_CUDA_NO_VMM"); break;
 	default: LEAVE(INVALID_VALUE);
 	}
