@@ -162,13 +162,24 @@ func BenchmarkPinned(b *testing.B) {
 // BenchmarkFill loads a file of tensors of 32 MiB.
 func BenchmarkFill(b *testing.B) {
 	openReal(b, cuda.Options{}).Close()
-	plan := benchPlan(b, benchBytes(b))
+	plan := benchPlan(b, benchBytes(b), tensor.U8, tensor.U8)
 	for _, o := range benchOptions() {
 		for _, workers := range []int{6, 8, 10, 12, 16} {
 			bench(b, o, workers, func(buf device.Buffer) error {
 				return native.Fill(b.Context(), plan, buf, native.Options{Workers: workers, BlockBytes: o.BlockBytes})
 			})
 		}
+	}
+}
+
+// BenchmarkCast loads a file of float32 as bfloat16. Speeds are of the file's bytes.
+func BenchmarkCast(b *testing.B) {
+	openReal(b, cuda.Options{}).Close()
+	plan := benchPlan(b, benchBytes(b), tensor.F32, tensor.BF16)
+	for _, workers := range []int{8, 10, 12, 16} {
+		bench(b, cuda.Options{}, workers, func(buf device.Buffer) error {
+			return native.Fill(b.Context(), plan, buf, native.Options{Workers: workers})
+		})
 	}
 }
 
@@ -229,16 +240,17 @@ func copyStaging(buf device.Buffer, workers int) error {
 }
 
 // benchPlan is a model of one file, as package weights and layout describe it.
-func benchPlan(b *testing.B, bytes int64) *layout.Plan {
+func benchPlan(b *testing.B, bytes int64, from, to tensor.DType) *layout.Plan {
 	b.Helper()
 	const tensorBytes = 32 << 20
+	outBytes := tensorBytes / int64(from.Size()) * int64(to.Size())
 	path := filepath.Join(b.TempDir(), "model")
 	f, err := os.Create(path)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer f.Close()
-	plan := &layout.Plan{Table: &tensor.Table{Segments: []int64{bytes}}}
+	plan := &layout.Plan{Table: &tensor.Table{Segments: []int64{bytes / tensorBytes * outBytes}}}
 	piece := make([]byte, tensorBytes)
 	for i := range piece {
 		piece[i] = byte(i * 7)
@@ -249,11 +261,11 @@ func benchPlan(b *testing.B, bytes int64) *layout.Plan {
 		}
 		n := len(plan.Copies)
 		plan.Copies = append(plan.Copies, layout.Copy{
-			Dst: off, Src: off, Rows: 1, RowBytes: tensorBytes, SrcStride: tensorBytes, From: tensor.U8, To: tensor.U8,
+			Dst: int64(n) * outBytes, Src: off, Rows: 1, RowBytes: tensorBytes, SrcStride: tensorBytes, From: from, To: to,
 		})
-		plan.Table.Storages = append(plan.Table.Storages, tensor.Storage{Offset: off, Bytes: tensorBytes})
+		plan.Table.Storages = append(plan.Table.Storages, tensor.Storage{Offset: int64(n) * outBytes, Bytes: outBytes})
 		plan.Table.Tensors = append(plan.Table.Tensors, tensor.Tensor{
-			Name: strconv.Itoa(n), Kind: tensor.Param, DType: tensor.U8, Shape: []int64{tensorBytes}, Stride: []int64{1}, Storage: n,
+			Name: strconv.Itoa(n), Kind: tensor.Param, DType: to, Shape: []int64{outBytes / int64(to.Size())}, Stride: []int64{1}, Storage: n,
 		})
 	}
 	var st unix.Stat_t
