@@ -31,7 +31,9 @@ type Opener func(name string, blockBytes int) (device.Device, error)
 //
 // It returns an error that the parent has been told of already. It returns at
 // once, even while a device hangs, when ctx is done or the parent is gone: the
-// process must then exit, which is all the cleaning up that there is.
+// process must then exit, which is all the cleaning up that there is. With a
+// [device.Keeper] it returns when nobody holds the segment any more, whether the
+// parent is gone or not.
 func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx context.Context, device string) string) error {
 	p, err := newPipe(conn)
 	if err != nil {
@@ -48,12 +50,14 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	var handed handover
 	go func() { // the parent says nothing more: this ends when it hangs up
 		_, _, err := p.receive()
-		cancel(fmt.Errorf("wait for the parent: %w", err))
+		if !handed.keeps.Load() {
+			cancel(fmt.Errorf("wait for the parent: %w", err))
+		}
 	}()
 	done := make(chan error, 1)
-	var handed atomic.Bool
 	go func() {
 		err := work(ctx, p, job, open, &handed)
 		var full *device.NoMemory
@@ -67,7 +71,7 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		if handed.Load() { // the parent has all it wants
+		if handed.done.Load() { // the parent has all it wants
 			return nil
 		}
 		err = context.Cause(ctx)
@@ -98,9 +102,17 @@ func receiveJob(p *pipe) (*Job, error) {
 	return job, nil
 }
 
-// work does the job and hands over what came of it; before the last packet of
-// that, handed is set.
-func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *atomic.Bool) (err error) {
+// handover is where a child is after its job. Both are set before the parent is told,
+// which may hang up at once.
+type handover struct {
+	keeps atomic.Bool // the memory is this process's: it has to stay
+	done  atomic.Bool
+}
+
+// work does the job and hands over what came of it. If that is memory of this
+// process, it returns when nobody holds it any more, and leaves the rest to the
+// process's end: a driver that hangs then keeps nothing.
+func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover) (err error) {
 	if job.Plan == nil || job.Plan.Table == nil || len(job.Plan.Table.Segments) != 1 {
 		return errors.New("start job: the plan has no table of one segment")
 	}
@@ -108,7 +120,12 @@ func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *atomic.Bo
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+	keeper, keeps := d.(device.Keeper)
+	defer func() {
+		if !keeps || err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
 	defer func() { err = errors.Join(err, buf.Close()) }()
 	if err := fill(ctx, p, job, buf); err != nil {
 		return err
@@ -126,8 +143,14 @@ func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *atomic.Bo
 	if err := p.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
 		return err
 	}
-	handed.Store(true) // the parent may hang up at once
-	return p.send(&packet{Says: saysDone}, table)
+	handed.keeps.Store(keeps)
+	handed.done.Store(true)
+	if err := p.send(&packet{Says: saysDone}, table); err != nil || !keeps {
+		return err
+	}
+	_, _ = s.FD.Close(), table.Close() // the parent's are those that count
+	keeper.Wait()
+	return nil
 }
 
 // Waits between two tries to get a device's memory: the first and the longest.

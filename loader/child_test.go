@@ -77,6 +77,11 @@ func childMain(how string) int {
 		}
 	case "exit":
 		return 3
+	case "keep":
+		if err := Child(context.Background(), conn, openKept(when), nil); err != nil {
+			return 1
+		}
+		return 0
 	case "say":
 		return sayNonsense(conn, when)
 	case "parent":

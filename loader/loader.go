@@ -52,6 +52,7 @@ type Result struct {
 	TableFD  *fd.FD
 	Segments []device.Segment // in the table's order
 	Bytes    int64            // of all segments
+	Keeper   *Keeper          // the child, if the memory is its own; nil: it has nothing more to do
 	Elapsed  time.Duration    // from the child's start to its last packet
 }
 

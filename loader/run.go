@@ -29,7 +29,8 @@ import (
 // by itself after Options.ExitWait.
 //
 // A child that did its job is not waited for: it takes a driver 0.1 s to clear up
-// after a process. It ends soon, and at the latest after Options.ExitWait.
+// after a process. It ends soon, and at the latest after Options.ExitWait. One that
+// keeps the memory goes on, see [Keeper].
 // Run is safe for concurrent use.
 func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*Result, error) {
 	if progress == nil {
@@ -71,6 +72,10 @@ func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*R
 	}
 	result.Elapsed = time.Since(start)
 	_ = c.pipe.Close() // it was all read
+	if result.kept() {
+		result.Keeper = &Keeper{c, opt.ExitWait}
+		return result, nil
+	}
 	go c.wait(opt.ExitWait)
 	return result, nil
 }
@@ -108,7 +113,11 @@ func startChild(ctx context.Context, opt Options) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, opt.Command[0], opt.Command[1:]...)
+	if err := ctx.Err(); err != nil {
+		_ = ours.Close()
+		return nil, err
+	}
+	cmd := exec.Command(opt.Command[0], opt.Command[1:]...) // a keeper outlives ctx
 	cmd.Env = opt.Env
 	cmd.Stderr = opt.Stderr
 	cmd.ExtraFiles = []*os.File{theirs} // the first is ChildFD
