@@ -81,6 +81,14 @@ FUZZTIME ?= 10m
 fuzz: ## every fuzz target, FUZZTIME each
 	./tools/fuzz.sh $(FUZZTIME)
 
+.PHONY: third-party
+third-party: ## write THIRD-PARTY.txt, the notices of what is compiled in
+	./tools/third-party.sh
+
+.PHONY: third-party-check
+third-party-check: ## is THIRD-PARTY.txt what it would write?
+	./tools/third-party.sh --check
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin dist
