@@ -212,3 +212,13 @@ func TestSocket(t *testing.T) {
 		}
 	}
 }
+
+func TestPeer(t *testing.T) {
+	if pid, err := client.Peer(t.Context(), serve(t, func(net.Conn) {})); pid != os.Getpid() || err != nil {
+		t.Errorf("got %d, %v", pid, err)
+	}
+	var no *control.Error
+	if _, err := client.Peer(t.Context(), stale(t)); !errors.As(err, &no) || no.Code != control.CodeNotRunning {
+		t.Errorf("got %v", err)
+	}
+}
