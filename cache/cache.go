@@ -41,6 +41,16 @@ func (c *Contents) Close() error {
 	return errors.Join(errs...)
 }
 
+// gone reports why there is no memory behind the contents any more.
+func (c *Contents) gone() error {
+	for _, s := range c.Segments {
+		if err := s.Gone(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Load loads one key. It reserves its bytes on the ticket before it takes them,
 // and ends with that error if there is one. ctx ends when the cache closes.
 type Load func(ctx context.Context, key fingerprint.Key, ticket *Ticket) (*Contents, error)
@@ -203,6 +213,10 @@ func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
 // file system that doesn't answer keeps this request waiting and no other.
 func (c *Cache) isFresh(h *Hold) bool {
 	e := h.entry
+	if e.contents.gone() != nil {
+		c.DropGone()
+		return false
+	}
 	c.mu.Lock()
 	record := e.contents.Record
 	c.mu.Unlock()

@@ -142,6 +142,32 @@ func (c *Cache) Drop(why string) int {
 	return n
 }
 
+// DropGone does so with the entries whose memory is there no more, because the
+// process that kept it has ended.
+func (c *Cache) DropGone() int {
+	defer c.changed()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, e := range c.entries {
+		if !e.ready {
+			continue
+		}
+		if err := e.contents.gone(); err != nil {
+			clear(e.engines)
+			c.retire(e, err.Error())
+			n++
+		}
+	}
+	for e := range c.retired {
+		if e.contents.gone() != nil {
+			clear(e.engines)
+			c.closeIfFree(e)
+		}
+	}
+	return n
+}
+
 // Release detaches a process from its entries of one role, and frees those to
 // which no other process is attached and which aren't pinned. It tells how many.
 func (c *Cache) Release(pid int, draft bool) int {

@@ -45,8 +45,12 @@ type Config struct {
 	RequestTimeout Duration `toml:"request_timeout"`
 	// LoadTimeout bounds one load, from the start of the loader to its last byte.
 	LoadTimeout Duration `toml:"load_timeout"`
-	// Handles is the form in which host memory is handed out: HandlesMapped or
-	// HandlesValue.
+	// Handles is the form in which memory is handed out. Of the host's it is
+	// HandlesMapped or HandlesValue; of a GPU's both of them are descriptors, which
+	// outlive every process. HandlesLegacy is for engines that can't take those, as in
+	// another pid namespace: handles of memory that a process for each entry keeps, at
+	// the price of a CUDA context and of weights that go with the daemon. AMD's GPUs
+	// know no other.
 	Handles string `toml:"handles"`
 	// Assume names what an engine of an old release doesn't say and is to be
 	// taken as in the checkpoint: AssumeRope.
@@ -72,6 +76,7 @@ const (
 	PolicyPinned  = "pinned"
 	HandlesMapped = "mapped"
 	HandlesValue  = "value"
+	HandlesLegacy = "legacy"
 	AssumeRope    = "rope"
 )
 
@@ -226,7 +231,7 @@ func (c *Config) check() *fault {
 	}
 	faults := []*fault{
 		oneOf("policy", c.Policy, PolicyAny, PolicyPinned),
-		oneOf("handles", c.Handles, HandlesMapped, HandlesValue),
+		oneOf("handles", c.Handles, HandlesMapped, HandlesValue, HandlesLegacy),
 		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
 	}
 	for _, a := range c.Assume {

@@ -21,6 +21,11 @@ import (
 
 // form is how an entry is handed out to an engine.
 func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (protocol.Form, error) {
+	if handles, err := legacy(hold.Segments()); handles != nil || err != nil {
+		// Every torch takes a bare handle: one that isn't known is no reason to refuse.
+		header, _ := headerFor(request.Key.Str("vllm_version"), p, s.configuration().Torch)
+		return torch.Legacy{Handles: handles, Header: header}, err
+	}
 	var numbers []int
 	var readers []io.ReaderAt
 	for _, seg := range hold.Segments() {

@@ -23,6 +23,9 @@ import (
 // fresh reports why an entry is not to be served any more: its files are not what
 // was loaded, or its key means another directory now.
 func (s *Server) fresh(e manifest.Entry) error {
+	if device := s.device(s.configuration()); e.Device != device {
+		return fmt.Errorf("handles in wcache.toml ask for memory of %s, it is of %s", device, e.Device)
+	}
 	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
 	for _, f := range e.Files {
 		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Size: f.Size, MTime: f.MTime.UnixNano(), Inode: f.Inode, Used: f.Used})
@@ -60,7 +63,7 @@ func (s *Server) meant(e manifest.Entry) error {
 }
 
 func (s *Server) resolving(c config.Config) resolve.Options {
-	return resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU}
+	return resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD}
 }
 
 // decide remembers what a key was resolved by.

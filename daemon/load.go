@@ -85,6 +85,9 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 		result.Close()
 		return nil, errors.New("load model: the GPU lost what was in its memory meanwhile")
 	}
+	if result.Keeper != nil {
+		s.keep(result.Keeper)
+	}
 	took := time.Since(begin)
 	s.decide(key, found)
 	s.ledger.loaded(bytes, took)
@@ -93,7 +96,7 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	return &cache.Contents{
 		Table: result.Table, TableFD: result.TableFD, Segments: result.Segments,
 		Record: manifest.Entry{
-			Dir: target.Dir.Path, Revision: key.Str("revision"), Device: s.o.Device, Loader: target.Loader, Reason: target.Reason,
+			Dir: target.Dir.Path, Revision: key.Str("revision"), Device: s.device(c), Loader: target.Loader, Reason: target.Reason,
 			Seconds: took.Seconds(), Pinned: target.Pinned,
 			Indexed: target.Dir.Record().Indexed, Files: record(target.Dir.Record()),
 		},
@@ -116,7 +119,7 @@ const gpuPatience = 5 * time.Second
 // that nobody uses have made room. Of a GPU's memory others may give some back: the
 // second time that is waited for, whether there was anything to evict or not.
 func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Target, ticket *cache.Ticket) (*loader.Result, error) {
-	job := loader.Job{Device: s.o.Device, Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
+	job := loader.Job{Device: s.device(c), Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
 	if s.o.GPU && job.Workers == 0 {
 		job.Workers = min(gpuWorkers, max(runtime.GOMAXPROCS(0), minWorkers))
 	}

@@ -146,7 +146,7 @@ func names(e manifest.Entry) []string {
 
 // check compares an entry's descriptors with its record.
 func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, error) {
-	if e.Device != s.o.Device {
+	if e.Device != s.device(s.configuration()) {
 		return nil, fmt.Errorf("it was made for the device %q", e.Device)
 	}
 	b, err := c.TableFD.ReadSealed(tensor.MaxEncoded)
@@ -165,6 +165,9 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 			return nil, fmt.Errorf("segment %d has %d bytes in the table and %d in the manifest", i, t.Segments[i], seg.Bytes)
 		}
 		err := s.o.CheckSegment(seg)
+		if err == nil {
+			err = seg.Gone()
+		}
 		if err == nil {
 			err = sameFile(seg.FD, e.Segments[i].File)
 		}

@@ -54,6 +54,10 @@ type Options struct {
 	Instance string // "host", "0", …
 	Device   string // what the loader opens: "host", or a GPU's uuid
 	GPU      bool   // the device is one
+	AMD      bool   // it is AMD's, and Device is one that keeps its memory
+	// Legacy is what the loader opens instead where the configuration asks for legacy
+	// handles: the same device, with memory that the loader keeps. "": Device.
+	Legacy string
 	// DeviceErr is why there is no such device. Nothing is loaded then.
 	DeviceErr error
 	UUID      string // told to engines, which then compare it with their GPU's; "" tells none
@@ -89,6 +93,7 @@ type Server struct {
 	ctx     context.Context // done when connections have to end
 	end     context.CancelFunc
 	conns   sync.WaitGroup
+	keepers sync.WaitGroup
 	slots   chan struct{} // a token a connection
 	dirty   chan struct{} // a token when the manifest has to be written
 
@@ -205,6 +210,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	keeping.Wait()
 	s.conns.Wait()
 	s.gpu.looks.Wait()
+	s.keepers.Wait()
 	s.engines.close()
 	s.saveIndex()
 	return err
