@@ -5,25 +5,37 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"strings"
-	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device/cuda"
 	"github.com/wcache/wcache/doctor"
 )
 
 const doctorHelp = `Look for what keeps the instance from working, or from keeping its weights.
 
-A line a check, with the command that mends it. Nothing is changed or started.
-The exit status is 1 if a check failed.`
+A line a check, with the command that mends it. Nothing is changed or started, and
+what could hang is given a few seconds. The exit status is 1 if a check failed.`
+
+// Limits of what doctor asks others: the manager answers at once, the driver
+// takes a second or more to wake a GPU that nobody uses.
+const (
+	managerTime = 5 * time.Second
+	driverTime  = 15 * time.Second
+)
+
+// doctorSchema is the number of the form of doctor's JSON: fields are only added.
+const doctorSchema = 1
 
 func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
@@ -32,20 +44,12 @@ func (a *app) doctor() *cobra.Command {
 		Long:  doctorHelp,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			name := a.env("USER")
-			if u, err := user.Current(); err == nil {
-				name = u.Username
-			}
 			list := doctor.Run(cmd.Context(), doctor.Machine{
-				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: name, Env: a.env,
-				Config: config.Paths(a.env), Systemctl: systemctl,
+				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: a.userName(), Version: ownVersion(), Env: a.env,
+				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver,
 			})
-			if a.json {
-				if err := a.printJSON(map[string]any{"schema": 1, "checks": list}); err != nil {
-					return err
-				}
-			} else {
-				printChecks(a.out, list)
+			if err := a.printChecks(list); err != nil {
+				return err
 			}
 			if doctor.Failed(list, doctor.Fail) > 0 {
 				return &silent{exitFailed}
@@ -55,27 +59,126 @@ func (a *app) doctor() *cobra.Command {
 	}
 }
 
-func printChecks(out io.Writer, list []doctor.Result) {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	for _, r := range list {
-		mend := ""
-		if r.Mend != "" {
-			mend = "   -> " + r.Mend
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s%s\n", r.State, r.Check, r.Text, mend)
+func (a *app) printChecks(list []doctor.Result) error {
+	if a.json {
+		return a.printJSON(map[string]any{
+			"schema": doctorSchema, "checks": list, "failed": doctor.Failed(list, doctor.Fail), "warnings": doctor.Failed(list, doctor.Warn),
+		})
 	}
-	_ = w.Flush() // an error of out shows at the next write to it
-	fmt.Fprintf(out, "%d failed, %d warnings\n", doctor.Failed(list, doctor.Fail), doctor.Failed(list, doctor.Warn))
+	p := a.palette(a.out)
+	styles := map[doctor.State]style{doctor.OK: good, doctor.Warn: uneasy, doctor.Fail: bad}
+	return doctor.Write(a.out, list, func(s doctor.State, text string) string { return p.paint(styles[s], text) })
 }
 
 // systemctl asks the user's manager. It is systemctl that knows how to reach one
 // without a message bus.
 func systemctl(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, "systemctl", append([]string{"--user", "--no-pager"}, args...)...).Output()
+	out, err := output(ctx, managerTime, "systemctl", append([]string{"--user", "--no-pager"}, args...)...)
 	text := strings.TrimSpace(string(out))
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		return text, errors.New(strings.TrimSpace(string(exit.Stderr)))
 	}
 	return text, err
+}
+
+// output runs a command and gives what it printed. A process that can't even be
+// killed, as one that a driver has in its hands, is left alone after its time.
+func output(ctx context.Context, limit time.Duration, name string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type result struct {
+		out []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		out, err := exec.CommandContext(ctx, name, args...).Output()
+		done <- result{out, err}
+	}()
+	select {
+	case r := <-done:
+		if ctx.Err() != nil {
+			r.err = ctx.Err() // and not that it was killed
+		}
+		return r.out, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// askDaemon asks the instance how it is, and who it is from here.
+func (a *app) askDaemon(ctx context.Context) (*doctor.Daemon, error) {
+	s, err := a.ownStatus(ctx)
+	var no *control.Error
+	switch {
+	case errors.As(err, &no) && no.Code == control.CodeNotRunning:
+		return nil, nil //nolint:nilnil // that none runs is an answer
+	case err != nil:
+		return nil, err
+	}
+	d := &doctor.Daemon{PID: s.PID, Version: s.Version.Daemon, Problems: s.Problems}
+	if d.Peer, err = client.Peer(ctx, control.Path(a.engineSocket())); err != nil {
+		return nil, err
+	}
+	// An older daemon doesn't know the question, and then nothing is known.
+	if reply, err := a.ask(ctx, control.Request{Method: control.MethodMisses}, nil); err == nil && len(reply.Misses) > 0 {
+		if m := reply.Misses[0]; m.Reason == control.MissRefused {
+			d.Refused = fmt.Sprintf("%s, %s: %s", asker(m), ago(time.Since(m.Time)), told(m))
+		}
+	}
+	return d, nil
+}
+
+// askDriver asks libcuda and NVML in a process of their own.
+func askDriver(ctx context.Context, uuid string) (*doctor.Driver, error) {
+	out, err := output(ctx, driverTime, "/proc/self/exe", "probe", uuid)
+	if err != nil {
+		return nil, err
+	}
+	d := new(doctor.Driver)
+	if err := json.Unmarshal(out, d); err != nil {
+		return nil, fmt.Errorf("read what the driver said: %w", err)
+	}
+	return d, nil
+}
+
+// probe is the process in which doctor asks the driver, which may hang or end who
+// asks it.
+func (a *app) probe() *cobra.Command {
+	return &cobra.Command{
+		Use:    "probe UUID",
+		Short:  "say in JSON what a GPU's driver says, for wcache doctor",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			for _, v := range cuda.Env(args[0]) {
+				name, value, _ := strings.Cut(v, "=")
+				if err := os.Setenv(name, value); err != nil {
+					return err
+				}
+			}
+			return a.printJSON(look(args[0]))
+		},
+	}
+}
+
+// look asks the driver about one GPU. That it can't be asked is an answer too.
+func look(uuid string) doctor.Driver {
+	facts, err := cuda.Look(uuid, cuda.Options{})
+	var none *cuda.NoDriver
+	var unknown *cuda.NotFound
+	switch {
+	case errors.As(err, &none):
+		return doctor.Driver{Fault: none.Err.Error(), Mend: none.Do}
+	case errors.As(err, &unknown):
+		return doctor.Driver{Fault: fmt.Sprintf("it shows no GPU %s, only %s", uuid, strings.Join(unknown.Have, ", ")), Mend: "nvidia-smi -L; a container has to be started with this GPU"}
+	case err != nil:
+		return doctor.Driver{Fault: err.Error(), Mend: "nvidia-smi and the kernel's log may say more"}
+	}
+	h := examine(uuid)
+	return doctor.Driver{
+		Version: h.Driver, CUDA: facts.CUDA, UUID: facts.UUID, ComputeMode: facts.ComputeMode, Exports: facts.Exports,
+		State: string(h.State), Reason: h.Reason, Name: h.Name, Free: h.Free, Total: h.Total,
+	}
 }

@@ -21,7 +21,11 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-const explainHelp = `Show the key of a model directory, field by field, and what a field is made of.
+const explainHelp = `Without an argument: why the last request of an engine was not answered from
+memory, from the daemon's record of it: which fields differ from what was held and
+from what the directory's files say, and which option of the engine makes them.
+
+With a model directory or id: its key, field by field, and what a field is made of.
 
 With the key of an engine, as JSON text or as a file, also show in which fields
 the two differ and why; the directory may be left out if its headers are found.
@@ -32,11 +36,14 @@ func (a *app) explain() *cobra.Command {
 	var file string
 	var roots []string
 	c := &cobra.Command{
-		Use:   "explain DIR | KEY-JSON [DIR]",
-		Short: "show a model's key, and why an engine's differs",
+		Use:   "explain [MODEL | KEY-JSON [MODEL]]",
+		Short: "show why an engine's request missed, or a model's key",
 		Long:  explainHelp,
-		Args:  cobra.RangeArgs(1, 2),
-		RunE: func(_ *cobra.Command, args []string) error {
+		Args:  cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.explainLast(cmd.Context())
+			}
 			key, isKey, err := keyArgument(args[0])
 			switch {
 			case err != nil:

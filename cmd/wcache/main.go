@@ -43,10 +43,13 @@ const (
 func main() { os.Exit(run()) }
 
 // run is main with an exit status, for the tests.
-func run() int {
+func run() int { return runBelow("/") }
+
+// runBelow is run on a machine whose driver shows its GPUs below root.
+func runBelow(root string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, sysroot: root}
 	return a.execute(ctx, os.Args[1:])
 }
 
@@ -55,6 +58,7 @@ type app struct {
 	in       *os.File // nil: nobody types
 	out, err io.Writer
 	env      func(string) string
+	sysroot  string // "/" but in tests: holds the driver's part of /proc
 	json     bool
 	quiet    bool
 	gpu      string
@@ -192,7 +196,7 @@ func (a *app) root() *cobra.Command {
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, hints or advice")
 	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
 	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
-	root.AddCommand(a.serve(), a.load(), a.health(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
+	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
 	for _, c := range append(root.Commands(), root) {
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, list []string) error {
