@@ -25,6 +25,8 @@ func (a *app) evict() *cobra.Command {
 		Short: "free what no engine uses",
 		Long:  evictHelp,
 		Args:  cobra.MaximumNArgs(1),
+
+		ValidArgsFunction: a.completeKeys,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) == 1) {
 				return usage("evict: name one key, or give --all")

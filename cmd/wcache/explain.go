@@ -40,6 +40,8 @@ func (a *app) explain() *cobra.Command {
 		Short: "show why an engine's request missed, or a model's key",
 		Long:  explainHelp,
 		Args:  cobra.MaximumNArgs(2),
+
+		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.explainLast(cmd.Context())

@@ -196,7 +196,9 @@ func (a *app) root() *cobra.Command {
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, hints or advice")
 	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
 	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
-	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand())
+	// Only a flag of that name could not be found, and it is there.
+	_ = root.RegisterFlagCompletionFunc("gpu", a.completeInstances)
+	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
 	for _, c := range append(root.Commands(), root) {
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, list []string) error {

@@ -18,20 +18,22 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := control.Version{Client: ownVersion()}
-			if reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodStatus}, nil); err == nil {
-				v.Daemon = reply.Status.Version.Daemon
+			if status, err := a.ownStatus(cmd.Context()); err == nil {
+				v.Daemon = status.Version.Daemon
 			}
 			if a.json {
 				return a.printJSON(v)
 			}
 			fmt.Fprintln(a.out, "client", v.Client)
 			if v.Daemon == "" {
-				fmt.Fprintf(a.err, "wcache: %s is not running\n", a.name())
+				if !a.quiet {
+					fmt.Fprintf(a.err, "wcache: %s is not running\n", a.name())
+				}
 				return nil
 			}
 			fmt.Fprintln(a.out, "daemon", v.Daemon)
 			if v.Daemon != v.Client {
-				fmt.Fprintf(a.err, "wcache: hint: systemctl --user restart wcache@%s.service keeps the weights and runs the new version\n", a.gpu)
+				a.hint(fmt.Sprintf("systemctl --user restart wcache@%s.service keeps the weights and runs the new version", a.gpu))
 			}
 			return nil
 		},

@@ -30,6 +30,8 @@ func (a *app) warm() *cobra.Command {
 		Short: "load models before an engine asks",
 		Long:  warmHelp,
 		Args:  cobra.MinimumNArgs(1),
+
+		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, model := range args {
 				one := w
@@ -64,22 +66,7 @@ func modelArgument(model string) string {
 }
 
 func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
-	show := func(control.Reply) {}
-	end := func() {}
-	if terminal(a.err) && !a.json && !a.quiet {
-		begun := false
-		show = func(r control.Reply) {
-			if r.Progress != nil && r.Progress.Total > 0 {
-				begun = true
-				fmt.Fprintf(a.err, "\r%s", bar(*r.Progress, filepath.Base(w.Model)))
-			}
-		}
-		end = func() {
-			if begun {
-				fmt.Fprint(a.err, "\r\x1b[K")
-			}
-		}
-	}
+	show, end := a.progress(filepath.Base(w.Model))
 	request := control.Request{Method: control.MethodWarm, Warm: &w}
 	reply, err := a.ask(cmd.Context(), request, show)
 	var no *control.Error
@@ -106,13 +93,50 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	return nil
 }
 
+// lineEvery is how often a load says how far it is where nothing can be drawn, in
+// seconds.
+const lineEvery = 10
+
+// progress tells how far a load is: on a terminal by a bar, elsewhere by a line now
+// and then. end takes the bar away.
+func (a *app) progress(name string) (show func(control.Reply), end func()) {
+	drawn, told := false, 0
+	draws := terminal(a.err) && a.env("TERM") != "dumb"
+	show = func(r control.Reply) {
+		p := r.Progress
+		switch {
+		case p == nil || p.Total <= 0 || a.json || a.quiet:
+		case draws:
+			drawn = true
+			fmt.Fprintf(a.err, "\r%s\x1b[K", bar(*p, name))
+		case int(p.Seconds)/lineEvery > told:
+			told = int(p.Seconds) / lineEvery
+			fmt.Fprintf(a.err, "wcache: %s: %s\n", name, far(*p))
+		}
+	}
+	end = func() {
+		if drawn {
+			fmt.Fprint(a.err, "\r\x1b[K")
+		}
+	}
+	return show, end
+}
+
 // bar draws a load's progress in a line.
 func bar(p control.Progress, name string) string {
 	const width = 30
 	done := min(int(width*p.Done/p.Total), width)
+	return fmt.Sprintf("%s [%s%s] %s", name, strings.Repeat("#", done), strings.Repeat(".", width-done), far(p))
+}
+
+// far words a load's progress.
+func far(p control.Progress) string {
+	if p.Waiting != "" {
+		return "waits for " + p.Waiting
+	}
 	rate := ""
 	if p.Seconds > 0 {
 		rate = size(int64(float64(p.Done)/p.Seconds)) + "/s"
 	}
-	return fmt.Sprintf("%s [%s%s] %3d %% of %s, %s\x1b[K", name, strings.Repeat("#", done), strings.Repeat(".", width-done), 100*p.Done/p.Total, size(p.Total), rate)
+	return fmt.Sprintf("%3d %% of %s, %s", 100*p.Done/p.Total, size(p.Total), rate)
 }

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/systemd/generator"
+	"github.com/wcache/wcache/weights"
+)
+
+// completeTime is how long somebody who has typed Tab waits for a daemon.
+const completeTime = time.Second
+
+// completion writes a shell's completions, which packages install. They ask this
+// program as one types, which asks the control socket and so starts nothing.
+func (a *app) completion() *cobra.Command {
+	return &cobra.Command{
+		Use:       "completion bash | zsh | fish",
+		Short:     "write a shell's completions",
+		Long:      "Write the completions of a shell to standard output. Packages install them; else:\n\n  source <(wcache completion bash)",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			default:
+				return root.GenFishCompletion(a.out, true)
+			}
+		},
+	}
+}
+
+// completeKeys are the keys that are held, with what they are.
+func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+	defer cancel()
+	reply, err := a.ask(ctx, control.Request{Method: control.MethodStatus}, nil)
+	if err != nil || reply.Status == nil { // nothing runs, and nothing is held
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var list []cobra.Completion
+	for _, e := range reply.Status.Entries {
+		key := e.Key[:min(len(e.Key), max(shortKey, len(typed)))]
+		if e.State == "ready" && strings.HasPrefix(key, typed) {
+			list = append(list, cobra.CompletionWithDesc(key, fmt.Sprintf("%s, %s, %s", modelName(e.Model), rank(e.Fingerprint), size(e.Bytes))))
+		}
+	}
+	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+}
+
+// shortKey is how many digits of a key are shown, and tell it from others.
+const shortKey = 12
+
+// completeModels are the models of the Hugging Face cache and the directories of
+// the configuration's roots, or directories for who begins to type one.
+func (a *app) completeModels(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	var list []cobra.Completion
+	for _, hub := range weights.HubCaches(a.env) {
+		found, _ := os.ReadDir(hub) // without a cache there is nothing to say
+		for _, e := range found {
+			if id, ok := strings.CutPrefix(e.Name(), "models--"); ok {
+				list = append(list, strings.ReplaceAll(id, "--", "/"))
+			}
+		}
+	}
+	// A configuration that is broken is told elsewhere.
+	c, err := configuration(a.env, "", a.gpu)
+	for _, dir := range append(c.Roots, c.Pins...) {
+		if err != nil {
+			break
+		}
+		configs, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "*", "config.json")) // the pattern is sound
+		if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+			list = append(list, dir)
+		}
+		for _, file := range configs {
+			list = append(list, filepath.Dir(file))
+		}
+	}
+	var fit []cobra.Completion
+	for _, name := range list {
+		if strings.HasPrefix(name, typed) {
+			fit = append(fit, name)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return fit, cobra.ShellCompDirectiveNoFileComp
+}
+
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// completeInstances are the names that an instance can have on this machine.
+func (a *app) completeInstances(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var list []cobra.Completion
+	for _, g := range generator.Read(a.sysroot, os.Getuid(), a.env).GPUs {
+		list = append(list, cobra.CompletionWithDesc(strconv.Itoa(g.Index), g.UUID))
+		if g.UUID != "" {
+			list = append(list, g.UUID)
+		}
+	}
+	return append(list, cobra.CompletionWithDesc(deviceHost, "the machine's own memory")), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+}
