@@ -5,7 +5,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/wcache/wcache/device"
@@ -85,30 +84,28 @@ func (r *region) keep() (device.Segment, error) {
 // Wait is part of [device.Keeper].
 func (k *Keeper) Wait() { k.kept.Wait() }
 
-// Map opens a segment that another process keeps; the driver refuses one's own.
+// Map maps a segment that another process keeps; the driver refuses one's own.
 func (k *Keeper) Map(s device.Segment) (*Mapping, error) {
-	r, err := k.open(s)
-	if err != nil {
-		return nil, k.wrap(fmt.Sprintf("map %d bytes of", s.Bytes), err)
-	}
-	return &Mapping{region: r}, nil
-}
-
-func (k *Keeper) open(s device.Segment) (*region, error) {
 	handle, kept, err := s.Handle()
 	if err == nil && !kept {
 		err = errors.New("the segment has no keeper")
 	}
 	if err != nil {
-		return nil, err
+		return nil, k.wrap("map segment of", err)
 	}
-	r, err := k.region(s.Bytes)
+	return k.MapHandle(handle, s.Bytes)
+}
+
+// MapHandle maps the memory of another process, of which so many bytes are to be
+// read, by its handle.
+func (k *Keeper) MapHandle(handle [device.HandleBytes]byte, bytes int64) (*Mapping, error) {
+	r, err := k.region(bytes)
 	if err != nil {
-		return nil, err
+		return nil, k.wrap("map segment of", err)
 	}
 	if r.ptr, err = k.driver.ipcOpen(k.ctx, handle); err != nil {
-		return nil, errors.Join(err, r.free())
+		return nil, k.wrap("map segment of", errors.Join(err, r.free()))
 	}
 	r.opened = true
-	return r, nil
+	return &Mapping{region: r}, nil
 }
