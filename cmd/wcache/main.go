@@ -89,7 +89,11 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	a.json = slices.Contains(args, "--json") // for errors of flags before it, too
-	err := root.ExecuteContext(ctx)
+	return a.exitOf(root.ExecuteContext(ctx))
+}
+
+// exitOf tells an error, if there is one to tell, and gives the exit status.
+func (a *app) exitOf(err error) int {
 	var told *silent
 	switch {
 	case err == nil:

@@ -89,7 +89,7 @@ func page(text string, rows int) string {
 	if rows > 1 && len(lines) > rows-1 {
 		lines = lines[:rows-1]
 	}
-	return home + strings.Join(lines, restOfLine+"\r\n") + restOfLine + "\r\n" + restOfPage
+	return home + strings.Join(lines, restOfLine+"\n") + restOfLine + "\n" + restOfPage
 }
 
 // rows of the terminal, 0 if it doesn't say.
