@@ -44,6 +44,8 @@ func TestScript(t *testing.T) {
 			e.Setenv("HF_HUB_CACHE", filepath.Join(e.WorkDir, "hub"))
 			e.Setenv("WIRE", filepath.Join(data, "wire"))
 			e.Setenv("CHECKPOINTS", filepath.Join(data, "checkpoints"))
+			e.Setenv("CONTROL", filepath.Join(data, "../control"))
+			e.Setenv("SCREENS", filepath.Join(data, "../docs/screens"))
 			e.Setenv("S", filepath.Join(e.WorkDir, "s", "host.sock"))
 			self, err := os.Executable()
 			return errors.Join(
@@ -57,13 +59,17 @@ func TestScript(t *testing.T) {
 			)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":   exits,
-			"like":    like,
-			"listens": listens,
-			"retry":   retry,
-			"shows":   shows,
-			"says":    says,
-			"signal":  signalCommand,
+			"exits":     exits,
+			"like":      like,
+			"listens":   listens,
+			"metrics":   metricsCommand,
+			"retry":     retry,
+			"screen":    screenCommand,
+			"shows":     shows,
+			"says":      says,
+			"signal":    signalCommand,
+			"untouched": untouched,
+			"valid":     valid,
 		},
 	})
 }
