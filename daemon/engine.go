@@ -74,7 +74,10 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	log := s.log.With("pid", p.pid, "role", role, "key", key.ID()[:12])
 	if key.Bool("is_draft") != (role == Draft) {
 		log.Warn("get_state refused", "reason", "the socket is for the other role")
-		s.recordRefusal(key, p, role, &Mismatch{Fields: []string{"is_draft"}})
+		s.recordRefusal(key, p, role, &resolve.Refusal{
+			Field: "is_draft", Reason: fmt.Sprintf("it was asked for on the socket of the %s model", role),
+			Hint: "the draft model has a socket of its own, whose name ends with _draft.sock",
+		})
 		s.answer(conn, p, protocol.Mismatch([]string{"is_draft"}))
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -150,7 +151,7 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 	case errors.As(err, &no):
 		m.Field, m.Message = no.Field, no.Reason
 	case errors.As(err, &differs) && len(differs.Fields) > 0:
-		m.Field = differs.Fields[0]
+		m.Field, m.Message = differs.Fields[0], "another key of this directory is held, which differs in "+strings.Join(differs.Fields, ", ")
 	}
 	return m
 }

@@ -28,7 +28,7 @@ type unlike struct {
 	knows     bool   // the directory decides
 }
 
-// explained is a miss with what explains it.
+// explainedMiss is a miss with what explains it.
 type explainedMiss struct {
 	control.Miss
 	Differences []unlike `json:"differences"`
@@ -41,14 +41,18 @@ func (a *app) explainLast(ctx context.Context) error {
 		return a.notServing(err)
 	}
 	list := make([]explainedMiss, 0, len(reply.Misses))
-	for _, m := range reply.Misses {
-		list = append(list, explainedMiss{m, differences(m)})
+	for i, m := range reply.Misses {
+		var files []fingerprint.Difference
+		if i == 0 { // the directories of the others may have changed since
+			files = fromDirectory(m)
+		}
+		list = append(list, explainedMiss{m, differences(m, files)})
 	}
 	if a.json {
 		return a.printJSON(map[string]any{"schema": explainSchema, "misses": list})
 	}
 	if len(list) == 0 {
-		fmt.Fprintln(a.out, "every request so far was answered from memory")
+		fmt.Fprintln(a.out, "every request of an engine so far was answered from memory")
 		return nil
 	}
 	a.printMiss(list[0], time.Now())
@@ -60,9 +64,8 @@ func (a *app) explainLast(ctx context.Context) error {
 }
 
 // differences are the fields that explain a miss: those in which what was held is
-// another, and those in which the directory that it was held against says
-// otherwise.
-func differences(m control.Miss) []unlike {
+// another, and those in which the files of its directory say otherwise.
+func differences(m control.Miss, files []fingerprint.Difference) []unlike {
 	list := []unlike{}
 	at := func(field string) *unlike {
 		for i := range list {
@@ -83,7 +86,7 @@ func differences(m control.Miss) []unlike {
 			at(field)
 		}
 	}
-	for _, d := range fromDirectory(m) {
+	for _, d := range files {
 		if d.Blame == fingerprint.Unknown {
 			continue
 		}
@@ -120,7 +123,7 @@ func fromDirectory(m control.Miss) []fingerprint.Difference {
 // outcomes are what became of a request, by its reason.
 var outcomes = map[string]string{
 	control.MissNew:     "was loaded: no such model was held",
-	control.MissOptions: "was loaded: it was held with other options",
+	control.MissOptions: "was loaded: what was held has other options",
 	control.MissLoading: "waited for a load that was under way",
 	control.MissChanged: "was loaded again: the files have changed",
 	control.MissRefused: "was refused: the engine loads by itself",
