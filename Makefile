@@ -72,6 +72,15 @@ packages-reproducible: packages ## build them again elsewhere, and compare
 lint-packages: packages ## lintian, rpmlint, mandoc, systemd-analyze, shellcheck
 	./packaging/lint.sh dist
 
+# A Debian 12 for the packages, with rpm.
+DEBIAN_12 ?= $(CACHE)/debian-12
+
+.PHONY: test-packages
+test-packages: packages ## install, upgrade and remove them on Debian 12 and 13 (needs root; installs these once, 700 MB)
+	./systemdtest/debian.sh '$(DEBIAN_12)' bookworm rpm
+	./systemdtest/debian.sh '$(DEBIAN_13)'
+	./packagetest/run.sh '$(BED)' dist '$(DEBIAN_12)' '$(DEBIAN_13)'
+
 .PHONY: bench
 bench: build ## measure what README promises
 	go run ./bench -wcache bin/wcache

@@ -50,6 +50,7 @@ var allowed = map[string][]string{
 	"daemon":               {"cache", "config", "control", "device", "fingerprint", "internal/fd", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights"},
 	"doctor":               {"config", "systemd/generator"},
 	"systemdtest":          {},
+	"packagetest":          {"control"},
 	"systemd/generator":    {},
 	"cmd/wcache-generator": {"systemd/generator"},
 	"demo/engine":          {"client", "protocol", "tensor"},

@@ -66,10 +66,10 @@ cat >"$stage/changelog.yaml" <<END
     - note: "Version ${VERSION/-/\~}, see the upstream changelog."
 END
 
-# nfpm is a program of this machine, whatever was built above.
+# A program of this machine, whatever was built above.
+nfpm=${NFPM:-$(GOFLAGS=-mod=readonly CGO_ENABLED=0 go tool -n -modfile=tools/nfpm/go.mod nfpm)}
 for arch in "${built[@]}"; do
     for packager in deb rpm; do
-        ARCH=$arch GOFLAGS=-mod=readonly CGO_ENABLED=0 \
-            go tool -modfile=tools/nfpm/go.mod nfpm package --packager "$packager" --target "$out/" | sed -n 's/^created package: //p'
+        ARCH=$arch "$nfpm" package --packager "$packager" --target "$out/" | sed -n 's/^created package: //p'
     done
 done

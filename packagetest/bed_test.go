@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package packagetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/wcache/wcache/control"
+)
+
+// stage is the folder that run.sh has filled, "" outside of the bed.
+func stage() string { return os.Getenv("WCACHE_BED") }
+
+func TestMain(m *testing.M) {
+	if stage() == "" {
+		fmt.Println("packagetest: these tests run on systems of their own: make test-packages")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	service = "wcache@host.service"
+	socket  = "wcache@host.socket"
+)
+
+// user is somebody who is logged in, with a user manager.
+type user struct {
+	name string
+	uid  int
+}
+
+func (u user) home() string    { return "/home/" + u.name }
+func (u user) runtime() string { return "/run/user/" + strconv.Itoa(u.uid) }
+
+// command is a command of the user's, not started.
+func (u user) command(name string, args ...string) *exec.Cmd {
+	c := exec.Command(name, args...)
+	c.Dir = "/"
+	c.Env = []string{"HOME=" + u.home(), "USER=" + u.name, "XDG_RUNTIME_DIR=" + u.runtime(), "LANG=C.UTF-8",
+		"PATH=/usr/bin:/bin", "DBUS_SESSION_BUS_ADDRESS=unix:path=" + u.runtime() + "/bus"}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(u.uid), Gid: uint32(u.uid)}}
+	return c
+}
+
+// run gives both outputs, whatever the exit status.
+func (u user) run(name string, args ...string) string {
+	out, _ := u.command(name, args...).CombinedOutput() // what it says tells more
+	return strings.TrimSpace(string(out))
+}
+
+// must is run for what has to succeed.
+func (u user) must(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := u.command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %s %s: %v\n%s", u.name, name, strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (u user) systemctl(t *testing.T, args ...string) string {
+	t.Helper()
+	return u.must(t, "systemctl", append([]string{"--user"}, args...)...)
+}
+
+func (u user) property(t *testing.T, name, unit string) string {
+	t.Helper()
+	return u.systemctl(t, "show", "-P", name, unit)
+}
+
+// configure lets the user's cache see one model.
+func (u user) configure(t *testing.T) {
+	t.Helper()
+	text := fmt.Sprintf("roots = [%q]\n", filepath.Join(stage(), "testdata/checkpoints/llama"))
+	c := u.command("sh", "-c", "mkdir -p ~/.config/wcache && cat >~/.config/wcache/wcache.toml")
+	c.Stdin = strings.NewReader(text)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("configure: %v\n%s", err, out)
+	}
+}
+
+// engine sends what a vLLM sent, and holds each tensor of the answer to what
+// vLLM's own loader makes.
+func (u user) engine(args ...string) *exec.Cmd {
+	return u.command(filepath.Join(stage(), "engine"), append([]string{
+		"-socket", u.runtime() + "/vllm_weight_cache/host.sock",
+		"-request", filepath.Join(stage(), "testdata/wire/0.33.0-get_state-llama-tp1r0.bin"),
+		"-layout", filepath.Join(stage(), "testdata/layouts/llama-tp1r0.json"), "-rows", "0"}, args...)...)
+}
+
+// attached is an engine that runs on.
+type attached struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended chan struct{}
+}
+
+// attach starts an engine and waits for its answer.
+func (u user) attach(t *testing.T) *attached {
+	t.Helper()
+	c := u.engine("-watch", filepath.Join(stage(), "testdata/wire/0.33.0-watch.bin"))
+	stdin, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(stdout) // it closes it when it is attached
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s's engine: %s", u.name, strings.TrimSpace(string(said)))
+	a := &attached{c, stdin, make(chan struct{})}
+	go func() {
+		_ = c.Wait()
+		close(a.ended)
+	}()
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		<-a.ended
+	})
+	select {
+	case <-a.ended:
+		t.Fatalf("%s's engine ended: %s", u.name, stderr.String())
+	case <-time.After(100 * time.Millisecond):
+	}
+	return a
+}
+
+// status is what the user's daemon says of itself, which must run.
+func (u user) status(t *testing.T) control.Status {
+	t.Helper()
+	var s control.Status
+	if err := json.Unmarshal([]byte(u.must(t, "wcache", "--gpu", "host", "status", "--json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// root runs a command as root and gives both outputs.
+func root(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	c := exec.Command(name, args...)
+	c.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// until waits for a condition, at most ten seconds.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("ten seconds and not: %s", what)
+}
+
+// processes are those whose program is one of the package's.
+func processes(t *testing.T) []string {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, link := range links {
+		program, err := os.Readlink(link)
+		if err == nil && strings.HasPrefix(filepath.Base(program), "wcache") {
+			list = append(list, link+" "+program)
+		}
+	}
+	return list
+}
+
+// files lists the file system, with what each file is. Left out are what is no
+// file on a disk, what users have, and what the package managers note about
+// their own work.
+func files(t *testing.T) []string {
+	t.Helper()
+	skip := []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/home", "/var/log", "/var/tmp", "/var/cache/apt", "/var/lib/apt",
+		"/var/cache/debconf", "/var/cache/ldconfig", "/var/lib/dpkg/lock", "/var/lib/dpkg/status-old", "/var/lib/dpkg/triggers", "/var/lib/rpm", "/root/.rpmdb", stage()}
+	var list []string
+	err := filepath.WalkDir("/", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(skip, path):
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		target, _ := os.Readlink(path) // "": no link
+		list = append(list, strings.TrimSpace(fmt.Sprintf("%s %s %s", info.Mode(), path, target)))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// below lists the user's own files under a folder, directories left out.
+func below(t *testing.T, dir string) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			list = append(list, path)
+		}
+		return err
+	})
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// without gives what of list isn't in other.
+func without(list, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
+}
