@@ -56,6 +56,8 @@ type Machine struct {
 	Daemon func(ctx context.Context) (*Daemon, error)
 	// Driver asks libcuda and NVML about the instance's GPU, in another process.
 	Driver func(ctx context.Context, uuid string) (*Driver, error)
+	// Largest finds the largest model that is known, "" if there is none.
+	Largest func(ctx context.Context) (name string, bytes int64, err error)
 }
 
 // Daemon is what a running daemon says of itself.
@@ -63,6 +65,7 @@ type Daemon struct {
 	PID      int // as it says itself
 	Peer     int // as it is seen from here, 0 if it can't be seen
 	Version  string
+	Held     int64 // bytes of all entries
 	Problems []string
 	Refused  string // what the last request that missed was told, "" if it was no refusal
 }
@@ -107,9 +110,9 @@ func Run(ctx context.Context, m Machine) []Result {
 	}
 	results = append(results, m.lingering(), m.ptrace(), m.pidNamespace(daemon), m.userNamespace(unit), m.tempDir(unit))
 	if m.Instance != Host {
-		results = append(results, m.gpuChecks(ctx, unit)...)
+		return append(results, m.gpuChecks(ctx, unit, daemon)...)
 	}
-	return results
+	return append(results, m.room(ctx, m.meminfo("MemAvailable"), m.meminfo("MemTotal"), daemon))
 }
 
 // Failed counts the results of a state.

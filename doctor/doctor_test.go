@@ -30,6 +30,7 @@ type bench struct {
 	units   map[string]string // what systemctl says, by its last argument
 	env     map[string]string
 	running *Daemon
+	model   int64 // bytes of the largest one
 	gpu     *Driver
 	err     error // of asking the manager, the daemon or the driver
 }
@@ -49,10 +50,17 @@ func healthy(t *testing.T) *bench {
 		Systemctl: b.systemctl,
 		Daemon:    func(context.Context) (*Daemon, error) { return b.running, b.err },
 		Driver:    func(context.Context, string) (*Driver, error) { return b.gpu, b.err },
+		Largest: func(context.Context) (string, int64, error) {
+			if b.model == 0 {
+				return "", 0, nil
+			}
+			return "Qwen3-30B-A3B", b.model, nil
+		},
 	}
 	for path, text := range map[string]string{
 		"var/lib/systemd/linger/ada":                       "",
 		"proc/sys/kernel/yama/ptrace_scope":                "1\n",
+		"proc/meminfo":                                     "MemTotal:       263956388 kB\nMemFree:        1234 kB\nMemAvailable:   230000000 kB\n",
 		"proc/self/uid_map":                                "         0          0 4294967295\n",
 		"proc/locks":                                       "",
 		"proc/5120/comm":                                   "python3\n",
@@ -96,7 +104,7 @@ func healthy(t *testing.T) *bench {
 		"wcache@0.service": "ActiveState=active\nResult=success\nStatusText=1 model, 57.9 GiB, 1 engine attached\nNRestarts=0\nMainPID=4711\n" +
 			"FileDescriptorStoreMax=2048\nNFileDescriptorStore=3\nLimitNOFILESoft=8192\nLimitNOFILE=524288\nNoNewPrivileges=no\nPrivateUsers=no",
 	}
-	b.running = &Daemon{PID: 4711, Peer: 4711, Version: "0.4.0"}
+	b.running, b.model = &Daemon{PID: 4711, Peer: 4711, Version: "0.4.0", Held: 61_096_329_216}, 61_096_329_216
 	b.gpu = &Driver{
 		Version: "580.159.03", CUDA: 13000, UUID: uuid, Exports: true,
 		State: "ok", Name: "NVIDIA H200", Free: 47 << 30, Total: 140 << 30,

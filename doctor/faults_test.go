@@ -51,7 +51,7 @@ func TestScreens(t *testing.T) {
 		{"doctor-new.txt", func(t *testing.T, b *bench) { // installed, and nothing done yet
 			b.set("wcache@0.socket", "UnitFileState=disabled", "ActiveState=inactive")
 			b.set("wcache@0.service", "ActiveState=inactive", "StatusText=", "MainPID=0")
-			b.running = nil
+			b.running, b.gpu.Free = nil, 139<<30
 			b.remove(t, "r/vllm_weight_cache/0.sock", "dev/nvidia-uvm", "var/lib/systemd/linger/ada")
 		}},
 		{"doctor-no-driver.txt", func(t *testing.T, b *bench) {
@@ -60,7 +60,7 @@ func TestScreens(t *testing.T) {
 		{"doctor-container.txt", func(t *testing.T, b *bench) { // the socket's folder is passed, and nothing else
 			b.units = map[string]string{}
 			delete(b.env, "XDG_RUNTIME_DIR")
-			b.running.Peer = 0
+			b.running.Peer, b.gpu.Free = 0, 139<<30
 			b.put(t, "run/.containerenv", "")
 			b.put(t, "proc/self/uid_map", "0 100000 65536\n")
 			b.remove(t, "var/lib/systemd/linger/ada", "dev/nvidia-uvm")
@@ -198,6 +198,11 @@ var faults = []fault{
 	{"one process at a time", driver(func(d *Driver) { d.ComputeMode = 3 })},
 	{"no process at all", driver(func(d *Driver) { d.ComputeMode = 2 })},
 	{"a compute mode of the future", driver(func(d *Driver) { d.ComputeMode = 9 })},
+	{"the largest model doesn't fit beside others", func(_ *testing.T, b *bench) { b.running.Held, b.gpu.Free = 1<<30, 20<<30 }},
+	{"the largest model doesn't fit at all", func(_ *testing.T, b *bench) { b.model = 200 << 30 }},
+	{"the folders of models hang", func(_ *testing.T, b *bench) {
+		b.Largest = func(context.Context) (string, int64, error) { return "", 0, context.DeadlineExceeded }
+	}},
 	{"memory can't be exported", driver(func(d *Driver) { d.Exports = false })},
 }
 

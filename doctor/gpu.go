@@ -19,7 +19,7 @@ import (
 
 // gpuChecks are all that concern the instance's GPU. Where there is no driver or
 // no such GPU, nothing else can be said.
-func (m *Machine) gpuChecks(ctx context.Context, s service) []Result {
+func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon) []Result {
 	g := generator.Read(m.path(), m.UID, m.Env)
 	nodes := m.deviceNodes(g, s)
 	gpu, instance := m.instance(g)
@@ -41,9 +41,13 @@ func (m *Machine) gpuChecks(ctx context.Context, s service) []Result {
 	if driver == "" {
 		driver = "of an unknown version"
 	}
-	return append(results,
+	results = append(results,
 		result("libcuda", OK, "", "libcuda.so.1, driver %s, CUDA %d.%d; 470 or later is needed", driver, d.CUDA/1000, d.CUDA%1000/10),
 		m.health(d), m.computeMode(d), m.export(d))
+	if d.State == "ok" {
+		results = append(results, m.room(ctx, d.Free, d.Total, running))
+	}
+	return results
 }
 
 // deviceNodes looks for the files by which a GPU is reached. They are made from

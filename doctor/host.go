@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"context"
 	"os"
 	"strconv"
 	"strings"
@@ -82,6 +83,40 @@ func (m *Machine) userNamespace(s service) Result {
 func number(s string) int {
 	n, _ := strconv.Atoi(s) // the kernel writes digits
 	return n
+}
+
+// meminfo is an amount of /proc/meminfo, in bytes.
+func (m *Machine) meminfo(name string) int64 {
+	for line := range strings.Lines(m.read("proc/meminfo")) {
+		if key, value, _ := strings.Cut(line, ":"); key == name {
+			return int64(number(strings.TrimSuffix(strings.TrimSpace(value), " kB"))) << 10
+		}
+	}
+	return 0
+}
+
+// room holds the largest model against the memory that it would be loaded into.
+// What is held can make room, as far as no engine uses it.
+func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon) Result {
+	const check = "free memory"
+	name, bytes, err := m.Largest(ctx)
+	var held int64
+	if d != nil {
+		held = d.Held
+	}
+	switch {
+	case err != nil:
+		return result(check, Warn, "see whether the folders of roots in wcache.toml answer: ls", "models could not be looked for: %v", err)
+	case name == "":
+		return result(check, OK, "", "%.1f GiB; no model is known yet", gib(free))
+	case bytes > total:
+		return result(check, Warn, "--tensor-parallel-size shares it out to several GPUs", "%s takes %.1f GiB, more than there is at all: %.1f GiB", name, gib(bytes), gib(total))
+	case bytes > free+held:
+		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows who uses it", "%s, the largest model that is known, takes %.1f GiB, and %.1f GiB are free", name, gib(bytes), gib(free))
+	case bytes > free:
+		return result(check, OK, "", "%.1f GiB; %s takes %.1f GiB, for which what is held would make room", gib(free), name, gib(bytes))
+	}
+	return result(check, OK, "", "%.1f GiB; %s, the largest model that is known, takes %.1f GiB", gib(free), name, gib(bytes))
 }
 
 // tempDir looks whether the folder for temporary files, in which engines look by

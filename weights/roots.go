@@ -95,3 +95,35 @@ func (w *walk) visit(dir string, depth int) {
 func passedOver(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "datasets--") || strings.HasPrefix(name, "spaces--")
 }
+
+// Dirs lists the model directories below roots, which are as an [Index] takes
+// them. What can't be read is passed over.
+func Dirs(roots []string) []string {
+	dirs, _ := modelDirs(roots) // the index tells problems
+	return dirs
+}
+
+// FileBytes is how much the files of a model directory hold that have weights in
+// them by their names: about what the model takes as a whole. Consolidated files
+// hold the same once more, and count only where there are no others.
+func FileBytes(dir string) int64 {
+	entries, _ := os.ReadDir(dir) // without any it is 0
+	var sum, consolidated int64
+	for _, e := range entries {
+		if !isWeights(e.Name()) {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(dir, e.Name())) // a cache has links
+		switch {
+		case err != nil:
+		case isConsolidated(e.Name()):
+			consolidated += info.Size()
+		default:
+			sum += info.Size()
+		}
+	}
+	if sum == 0 {
+		return consolidated
+	}
+	return sum
+}

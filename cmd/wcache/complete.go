@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,31 +75,17 @@ func (a *app) completeModels(_ *cobra.Command, _ []string, typed string) ([]cobr
 	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	}
-	var list []cobra.Completion
-	for _, hub := range weights.HubCaches(a.env) {
-		found, _ := os.ReadDir(hub) // without a cache there is nothing to say
-		for _, e := range found {
-			if id, ok := strings.CutPrefix(e.Name(), "models--"); ok {
-				list = append(list, strings.ReplaceAll(id, "--", "/"))
-			}
+	var list []string
+	for _, dir := range weights.Dirs(a.modelFolders()) {
+		if id, ok := modelID(dir); ok {
+			list = append(list, id)
+			continue
 		}
+		list = append(list, dir)
 	}
-	// A configuration that is broken is told elsewhere.
-	c, err := configuration(a.env, "", a.gpu)
-	for _, dir := range append(c.Roots, c.Pins...) {
-		if err != nil {
-			break
-		}
-		configs, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "*", "config.json")) // the pattern is sound
-		if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
-			list = append(list, dir)
-		}
-		for _, file := range configs {
-			list = append(list, filepath.Dir(file))
-		}
-	}
+	slices.Sort(list)
 	var fit []cobra.Completion
-	for _, name := range list {
+	for _, name := range slices.Compact(list) { // a model may have several revisions
 		if strings.HasPrefix(name, typed) {
 			fit = append(fit, name)
 		}
@@ -108,10 +94,6 @@ func (a *app) completeModels(_ *cobra.Command, _ []string, typed string) ([]cobr
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	}
 	return fit, cobra.ShellCompDirectiveNoFileComp
-}
-
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // completeInstances are the names that an instance can have on this machine.

@@ -20,6 +20,7 @@ import (
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/device/cuda"
 	"github.com/wcache/wcache/doctor"
+	"github.com/wcache/wcache/weights"
 )
 
 const doctorHelp = `Look for what keeps the instance from working, or from keeping its weights.
@@ -46,7 +47,7 @@ func (a *app) doctor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list := doctor.Run(cmd.Context(), doctor.Machine{
 				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: a.userName(), Version: ownVersion(), Env: a.env,
-				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver,
+				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver, Largest: a.largest,
 			})
 			if err := a.printChecks(list); err != nil {
 				return err
@@ -117,7 +118,7 @@ func (a *app) askDaemon(ctx context.Context) (*doctor.Daemon, error) {
 	case err != nil:
 		return nil, err
 	}
-	d := &doctor.Daemon{PID: s.PID, Version: s.Version.Daemon, Problems: s.Problems}
+	d := &doctor.Daemon{PID: s.PID, Version: s.Version.Daemon, Held: s.Bytes, Problems: s.Problems}
 	if d.Peer, err = client.Peer(ctx, control.Path(a.engineSocket())); err != nil {
 		return nil, err
 	}
@@ -128,6 +129,44 @@ func (a *app) askDaemon(ctx context.Context) (*doctor.Daemon, error) {
 		}
 	}
 	return d, nil
+}
+
+// largest finds the largest model of the folders in which the daemon looks, some of
+// which may be on a file system that doesn't answer.
+func (a *app) largest(ctx context.Context) (name string, bytes int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, managerTime)
+	defer cancel()
+	type model struct {
+		name  string
+		bytes int64
+	}
+	done := make(chan model, 1)
+	go func() {
+		var most model
+		for _, dir := range weights.Dirs(a.modelFolders()) {
+			if n := weights.FileBytes(dir); n > most.bytes {
+				most = model{modelName(dir), n}
+			}
+		}
+		done <- most
+	}()
+	select {
+	case m := <-done:
+		return m.name, m.bytes, nil
+	case <-ctx.Done():
+		return "", 0, ctx.Err()
+	}
+}
+
+// modelFolders are those in which the daemon looks for models. A configuration that
+// is broken, which is told elsewhere, names none.
+func (a *app) modelFolders() []string {
+	hubs := weights.HubCaches(a.env)
+	c, err := configuration(a.env, "", a.gpu)
+	if err != nil {
+		return hubs
+	}
+	return append(append(c.Roots, c.Pins...), hubs...)
 }
 
 // askDriver asks libcuda and NVML in a process of their own.

@@ -28,16 +28,19 @@ func rank(k fingerprint.Key) string {
 // modelName is what people call a model directory: its last name, and of one in a
 // Hugging Face cache the model's and the first digits of its revision.
 func modelName(dir string) string {
-	name := filepath.Base(dir)
+	id, ok := modelID(dir)
+	if !ok {
+		return filepath.Base(dir)
+	}
+	return fmt.Sprintf("%s @%.7s", id[strings.LastIndexByte(id, '/')+1:], filepath.Base(dir))
+}
+
+// modelID is what a directory of a Hugging Face cache, such as
+// models--owner--name/snapshots/revision, is downloaded by.
+func modelID(dir string) (string, bool) {
 	snapshots := filepath.Dir(dir)
-	model, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), "models--")
-	if filepath.Base(snapshots) != "snapshots" || !ok {
-		return name
-	}
-	if _, last, ok := strings.Cut(model, "--"); ok {
-		model = last
-	}
-	return fmt.Sprintf("%s @%.7s", model, name)
+	id, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), "models--")
+	return strings.Replace(id, "--", "/", 1), ok && filepath.Base(snapshots) == "snapshots"
 }
 
 func state(e control.Entry) string {
