@@ -27,7 +27,7 @@ func stage() string { return os.Getenv("WCACHE_BED") }
 
 func TestMain(m *testing.M) {
 	if stage() == "" {
-		fmt.Println("packagetest: these tests run on systems of their own: make test-packages")
+		fmt.Fprintln(os.Stdout, "packagetest: these tests run on systems of their own: make test-packages")
 		os.Exit(0)
 	}
 	os.Exit(m.Run())

@@ -83,6 +83,7 @@ func TestVersion(t *testing.T) {
 		{"v1.2.3-14-gabcdef0", "1.2.3+14.gabcdef0"},
 		{"v1.2.3-14-gabcdef0-dirty", "1.2.3+14.gabcdef0.dirty"},
 		{"v1.2.3-rc1-2-gabcdef0", "1.2.3-rc1+2.gabcdef0"},
+		{"1.2.3-rc1+2.gabcdef0", "1.2.3-rc1+2.gabcdef0"},
 		{"abcdef0", "0.1.0-devN"},
 		{"abcdef0-dirty", "0.1.0-devN+dirty"},
 		{"unknown", "0.1.0-devN"},

@@ -15,7 +15,9 @@ next=0.1.0 # the first release
 
 more=
 case $word in *-dirty) word=${word%-dirty} more=dirty ;; esac
-if [[ $word =~ ^v?([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?)(-([0-9]+)-(g[0-9a-f]+))?$ ]]; then
+if [[ $word =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?\+[0-9A-Za-z.]+$ ]]; then
+    version=$word # what this has made
+elif [[ $word =~ ^v?([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?)(-([0-9]+)-(g[0-9a-f]+))?$ ]]; then
     version=${BASH_REMATCH[1]}
     more=${BASH_REMATCH[3]:+${BASH_REMATCH[4]}.${BASH_REMATCH[5]}}${BASH_REMATCH[3]:+${more:+.}}$more
 elif [[ $word =~ ^[0-9a-f]{4,40}$ || $word = unknown ]]; then
