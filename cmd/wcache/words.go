@@ -55,13 +55,16 @@ func state(e control.Entry) string {
 	return e.State
 }
 
-// users words who has an entry, or waits for it.
+// users words how many have an entry, or wait for it.
 func users(e control.Entry) string {
-	text := fmt.Sprint(len(e.Engines))
-	if e.Waiting > 0 {
-		text += fmt.Sprintf(" + %d", e.Waiting)
+	switch n := len(e.Engines); {
+	case e.Waiting == 0:
+		return fmt.Sprint(n)
+	case n == 0:
+		return fmt.Sprintf("%d waiting", e.Waiting)
+	default:
+		return fmt.Sprintf("%d, %d waiting", n, e.Waiting)
 	}
-	return text
 }
 
 func used(e control.Entry, now time.Time) string {
