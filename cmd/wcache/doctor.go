@@ -218,6 +218,6 @@ func look(uuid string) doctor.Driver {
 	h := examine(uuid)
 	return doctor.Driver{
 		Version: h.Driver, CUDA: facts.CUDA, UUID: facts.UUID, ComputeMode: facts.ComputeMode, Exports: facts.Exports,
-		State: string(h.State), Reason: h.Reason, Name: h.Name, Free: h.Free, Total: h.Total,
+		State: h.State, Reason: h.Reason, Name: h.Name, Free: h.Free, Total: h.Total,
 	}
 }

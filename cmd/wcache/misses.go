@@ -5,11 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/weights"
@@ -37,7 +39,12 @@ type explainedMiss struct {
 // explainLast tells why the last requests were not answered from memory.
 func (a *app) explainLast(ctx context.Context) error {
 	reply, err := a.ask(ctx, control.Request{Method: control.MethodMisses}, nil)
-	if err != nil {
+	var no *control.Error
+	switch {
+	case errors.As(err, &no) && no.Code == control.CodeNotRunning && a.json && client.Listening(a.engineSocket()):
+		// Idle, and so without a record, which is in the form of one.
+		return errors.Join(a.printJSON(map[string]any{"schema": explainSchema, "misses": []string{}}), &silent{exitNotRunning})
+	case err != nil:
 		return a.notServing(err)
 	}
 	list := make([]explainedMiss, 0, len(reply.Misses))

@@ -108,11 +108,3 @@ func span(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
-
-// counted words a number of things.
-func counted(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
