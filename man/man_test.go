@@ -132,15 +132,40 @@ func TestDiagnostics(t *testing.T) {
 	}
 }
 
+// TestComplete looks for what people are told in the pages: refusals, warnings of
+// the log, faults that doctor finds, and mistakes of the command line.
+func TestComplete(t *testing.T) {
+	var heads []string
+	for _, page := range pages {
+		heads = append(heads, diagnostics(read(t, page))...)
+	}
+	for _, place := range told(t) {
+		m := newMessage(place.format)
+		if m != nil && !slices.ContainsFunc(heads, m.whole.MatchString) && !slices.Contains(unsaid, place.format) {
+			t.Errorf("%s: not in the pages: %s", place.at, place.format)
+		}
+	}
+}
+
+// unsaid are formats of texts that nobody is told, as something before them tells
+// them better.
+var unsaid = []string{
+	"%d is not a number of ranks", // keys are looked at before
+	"a frequency of %v",
+}
+
 // unreached are messages that no test brings about: the first needs an eviction in
 // the moment between a load and its answer, the second an engine of a version that
-// isn't known and whose layouts are, the third 4096 connections, and the last a
-// machine where nobody can write to /tmp.
+// isn't known and whose layouts are, the third 4096 connections, the fourth a
+// machine where nobody can write to /tmp, the fifth a device that root can't open,
+// and the last a GPU that is lost.
 var unreached = []string{
 	"warm MODEL: it was evicted as soon as it was loaded",
 	"which form of handle does vLLM VERSION read? REASON",
 	"watch is dropped",
 	"no directory for temporary files can be written: set TMPDIR",
+	"/dev/NODE can't be opened: REASON",
+	"all entries are dropped",
 }
 
 // diagnostics are the heads of a page's diagnostics, as they are shown.
@@ -165,8 +190,12 @@ type message struct {
 
 var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
 
-// enough is how many bytes of fixed text tell a message from others.
-const enough = 9
+// How many bytes of fixed text make a message, and how many in a row tell it from
+// others.
+const (
+	enough  = 6
+	telling = 13
+)
 
 // newMessage is nil for a text that matches nearly everything.
 func newMessage(format string) *message {
@@ -192,8 +221,8 @@ func newMessage(format string) *message {
 func (m *message) in(texts []string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool {
 		return m.inside.MatchString(text) || slices.ContainsFunc(m.parts, func(part string) bool {
-			return len(strings.TrimSpace(part)) >= enough+4 && strings.Contains(text, part) ||
-				len(text) >= enough+4 && strings.Contains(text, " ") && strings.Contains(part, text)
+			return len(strings.TrimSpace(part)) >= telling && strings.Contains(text, part) ||
+				len(text) >= telling && strings.Contains(text, " ") && strings.Contains(part, text)
 		})
 	})
 }
@@ -210,7 +239,7 @@ func literals(t *testing.T) (said []*message, expected []string) {
 		switch {
 		case e.IsDir() && (name == ".git" || name == "man" || name == "tools" || name == "bin" || name == "dist" || path == "../testdata"):
 			return filepath.SkipDir
-		case filepath.Ext(name) == ".txtar" || strings.HasSuffix(filepath.Dir(path), "testdata"):
+		case filepath.Ext(name) == ".txtar" || filepath.Dir(path) == "../docs/screens":
 			if b, err := os.ReadFile(path); err == nil && e.Type().IsRegular() {
 				expected = append(expected, strings.ReplaceAll(string(b), "''", "'")) // as scripts quote
 			}
@@ -284,4 +313,86 @@ func text(e ast.Expr) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// place is where a format is, in the sources.
+type place struct{ at, format string }
+
+// told are the formats of what people are told.
+func told(t *testing.T) (list []place) {
+	t.Helper()
+	for _, dir := range []string{"cmd/wcache", "daemon", "doctor", "layout", "resolve", "weights"} {
+		files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			set := token.NewFileSet()
+			f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if e := words(n); e != nil {
+					if s, ok := text(e); ok {
+						list = append(list, place{set.Position(e.Pos()).String(), s})
+					}
+				}
+				return true
+			})
+		}
+	}
+	return list
+}
+
+// words is the format that a node tells people, nil if it tells none.
+func words(n ast.Node) ast.Expr {
+	argument := func(c *ast.CallExpr, i int) ast.Expr {
+		if i < len(c.Args) {
+			return c.Args[i]
+		}
+		return nil
+	}
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		switch name := lastName(n.Fun); {
+		case name == "refuse":
+			return argument(n, 1)
+		case name == "usage":
+			return argument(n, 0)
+		case name == "result" && slices.Contains([]string{"Fail", "Warn"}, lastName(argument(n, 1))):
+			return argument(n, 3)
+		case name == "Warn" || name == "Error":
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && lastName(s.X) == "log" {
+				return argument(n, 0)
+			}
+		}
+	case *ast.CompositeLit:
+		if !slices.Contains([]string{"Refusal", "Unusable", "NotFound"}, lastName(n.Type)) {
+			return nil
+		}
+		for _, e := range n.Elts {
+			if f, ok := e.(*ast.KeyValueExpr); ok && lastName(f.Key) == "Reason" {
+				if c, ok := f.Value.(*ast.CallExpr); ok && lastName(c.Fun) == "Sprintf" {
+					return argument(c, 0)
+				}
+				return f.Value
+			}
+		}
+	}
+	return nil
+}
+
+// lastName is the name of a function, a type or a field, without its package.
+func lastName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
 }

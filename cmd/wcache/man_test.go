@@ -446,6 +446,24 @@ func TestManualTensors(t *testing.T) {
 	}
 }
 
+// TestManualDoctor: the beginning of a uuid that two GPUs have.
+func TestManualDoctor(t *testing.T) {
+	root := t.TempDir()
+	for bus, uuid := range map[string]string{"0000:19:00.0": "GPU-3f8a1c2d-0b1e-4c6f-9a7d-5e2b8c4f1a90", "0000:3b:00.0": "GPU-3f8a1c2d-77aa-4c6f-9a7d-5e2b8c4f1a91"} {
+		gpu := filepath.Join(root, "proc/driver/nvidia/gpus", bus)
+		if err := os.MkdirAll(gpu, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(gpu, "information"), "GPU UUID: \t "+uuid+"\n")
+	}
+	var out, errs bytes.Buffer
+	a := &app{out: &out, err: &errs, sysroot: root, env: func(string) string { return "" }}
+	a.execute(t.Context(), []string{"--gpu", "GPU-3f8a1c2d", "doctor"})
+	if want := `"GPU-3f8a1c2d" are 2 GPUs: GPU-3f8a1c2d-0b1e`; !strings.Contains(out.String(), want) {
+		t.Errorf("got\n%s%swant %s", out.String(), errs.String(), want)
+	}
+}
+
 // TestManualWords is for what is said in a moment that no test can hold.
 func TestManualWords(t *testing.T) {
 	if got, want := (&cache.InUse{ID: "28dd04106153"}).Error(), "evict entry 28dd04106153: it is being handed out"; got != want {
