@@ -145,14 +145,20 @@ func (m *Machine) health(d *Driver) Result {
 	const check = "GPU's health"
 	switch d.State {
 	case "ok":
-		return result(check, OK, "", "%s, %.1f GiB free of %.1f GiB", d.Name, gib(d.Free), gib(d.Total))
+		return result(check, OK, "", "%s, %s free of %s", d.Name, amount(d.Free), amount(d.Total))
 	case "unknown":
 		return result(check, Warn, "see what nvidia-smi says", "not known: %s", d.Reason)
 	}
 	return result(check, Fail, d.Reason, "it is %s", d.State)
 }
 
-func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
+// amount words bytes as people know memory.
+func amount(bytes int64) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+}
 
 // computeMode looks whether the loader may use the GPU beside an engine. The
 // numbers are those of CUcomputemode.

@@ -108,15 +108,15 @@ func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon) Result
 	case err != nil:
 		return result(check, Warn, "see whether the folders of roots in wcache.toml answer: ls", "models could not be looked for: %v", err)
 	case name == "":
-		return result(check, OK, "", "%.1f GiB; no model is known yet", gib(free))
+		return result(check, OK, "", "%s; no model is known yet", amount(free))
 	case bytes > total:
-		return result(check, Warn, "--tensor-parallel-size shares it out to several GPUs", "%s takes %.1f GiB, more than there is at all: %.1f GiB", name, gib(bytes), gib(total))
+		return result(check, Warn, "--tensor-parallel-size shares it out to several GPUs", "%s takes %s, more than there is at all: %s", name, amount(bytes), amount(total))
 	case bytes > free+held:
-		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows who uses it", "%s, the largest model that is known, takes %.1f GiB, and %.1f GiB are free", name, gib(bytes), gib(free))
+		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows who uses it", "%s, the largest model that is known, takes %s, and %s are free", name, amount(bytes), amount(free))
 	case bytes > free:
-		return result(check, OK, "", "%.1f GiB; %s takes %.1f GiB, for which what is held would make room", gib(free), name, gib(bytes))
+		return result(check, OK, "", "%s; %s takes %s, for which what is held would make room", amount(free), name, amount(bytes))
 	}
-	return result(check, OK, "", "%.1f GiB; %s, the largest model that is known, takes %.1f GiB", gib(free), name, gib(bytes))
+	return result(check, OK, "", "%s; %s, the largest model that is known, takes %s", amount(free), name, amount(bytes))
 }
 
 // tempDir looks whether the folder for temporary files, in which engines look by
