@@ -130,7 +130,7 @@ func New(o Options) *Server {
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
-	if o.GPU && o.DeviceErr == nil && len(o.Health.Command) > 0 {
+	if o.GPU && !o.AMD && o.DeviceErr == nil && len(o.Health.Command) > 0 {
 		s.gpu.ask = func(ctx context.Context) (*loader.Health, error) { return loader.Ask(ctx, o.Health, o.Device) }
 	}
 	s.config, s.configErr = o.Configure()

@@ -20,11 +20,16 @@ import (
 
 const deviceHost = "host"
 
+// legacyPrefix begins the name of a GPU whose memory the loader is to keep.
+const legacyPrefix = "legacy:"
+
 // place is where an instance keeps weights.
 type place struct {
 	device string // what the loader opens
 	uuid   string // that engines are told, "" for none
+	legacy string // what it opens for legacy handles, "" where that is no other
 	gpu    bool
+	amd    bool
 	env    []string // of the loader; nil: this process's
 	err    error    // why there is no such device
 }
@@ -35,6 +40,9 @@ type place struct {
 func placeOf(name string, env func(string) string) place {
 	if name == deviceHost {
 		return place{device: deviceHost}
+	}
+	if strings.HasPrefix(name, hipPrefix) {
+		return placeOfHIP("/", name)
 	}
 	p := place{device: name, gpu: true}
 	machine := generator.Read("/", os.Getuid(), env)
@@ -57,6 +65,7 @@ func placeOf(name string, env func(string) string) place {
 		return p
 	}
 	p.device, p.uuid = found[0].UUID, found[0].UUID
+	p.legacy = legacyPrefix + p.device
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
 	p.env = append(others, cuda.Env(p.uuid)...)
 	return p
@@ -64,10 +73,17 @@ func placeOf(name string, env func(string) string) place {
 
 // open is the device of a job, in the loader child.
 func open(name string, blockBytes int) (device.Device, error) {
+	o := cuda.Options{BlockBytes: blockBytes}
 	if name == deviceHost {
 		return host.Open(), nil
 	}
-	return cuda.Open(name, cuda.Options{BlockBytes: blockBytes})
+	if uuid, keep := strings.CutPrefix(name, legacyPrefix); keep {
+		return cuda.OpenKeeper(uuid, o)
+	}
+	if pci, hip := strings.CutPrefix(name, hipPrefix); hip {
+		return cuda.OpenHIP(pci, o)
+	}
+	return cuda.Open(name, o)
 }
 
 // check is how a descriptor that was kept is known to be a segment. Of exported

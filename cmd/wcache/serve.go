@@ -53,7 +53,7 @@ func (a *app) serve() *cobra.Command {
 	f := c.Flags()
 	f.StringArrayVar(&o.listen, "listen", nil, "listen on this socket instead of those that systemd passes (may repeat)")
 	f.StringArrayVar(&o.draft, "listen-draft", nil, "likewise, for draft models")
-	f.StringVar(&o.device, "device", "", "where weights are kept: host, or a GPU by number or uuid (default: as the instance is named)")
+	f.StringVar(&o.device, "device", "", "where weights are kept: host, a GPU by number or uuid, or hip:N for an AMD GPU (default: as the instance is named)")
 	f.StringArrayVar(&o.roots, "root", nil, "a model directory, or a folder of them (may repeat)")
 	f.StringVar(&o.config, "config", "", "configuration file, instead of the system's and the user's")
 	f.StringVar(&o.state, "state", "", "folder of the manifest and the index (default: below $XDG_STATE_HOME)")
@@ -93,7 +93,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		log.Warn("index of model directories starts anew", "err", err)
 	}
 	s := daemon.New(daemon.Options{
-		Instance: o.instance, Device: at.device, GPU: at.gpu, DeviceErr: at.err, UUID: o.uuid, Version: ownVersion(),
+		Instance: o.instance, Device: at.device, GPU: at.gpu, AMD: at.amd, Legacy: at.legacy, DeviceErr: at.err, UUID: o.uuid, Version: ownVersion(),
 		Configure: func() (config.Config, error) {
 			c, err := configuration(a.env, o.config, o.instance)
 			c.Roots = append(c.Roots, absolute(o.roots)...)
