@@ -35,9 +35,6 @@ const (
 	driverTime  = 15 * time.Second
 )
 
-// doctorSchema is the number of the form of doctor's JSON: fields are only added.
-const doctorSchema = 1
-
 func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
@@ -63,7 +60,7 @@ func (a *app) doctor() *cobra.Command {
 func (a *app) printChecks(list []doctor.Result) error {
 	if a.json {
 		return a.printJSON(map[string]any{
-			"schema": doctorSchema, "checks": list, "failed": doctor.Failed(list, doctor.Fail), "warnings": doctor.Failed(list, doctor.Warn),
+			"schema": outputSchema, "checks": list, "failed": doctor.Failed(list, doctor.Fail), "warnings": doctor.Failed(list, doctor.Warn),
 		})
 	}
 	p := a.palette(a.out)

@@ -51,7 +51,7 @@ func (a *app) evict() *cobra.Command {
 			}
 			evicted := append([]string{}, reply.Evicted...) // [] and not null
 			if len(evicted) > 0 || err == nil {
-				err = errors.Join(a.printJSON(map[string][]string{"evicted": evicted}), err)
+				err = errors.Join(a.printJSON(map[string]any{"schema": outputSchema, "evicted": evicted}), err)
 			}
 			return err
 		},

@@ -143,7 +143,7 @@ func (a *app) explainDir(name string, o fingerprint.Options) error {
 	}
 	loader, refusal := plan(key, dir)
 	if a.json {
-		return a.printJSON(map[string]any{"directory": dir.Path, "key": key.ID(), "fingerprint": key, "loader": loader, "refusal": refusal})
+		return a.printJSON(map[string]any{"schema": outputSchema, "directory": dir.Path, "key": key.ID(), "fingerprint": key, "loader": loader, "refusal": refusal})
 	}
 	fmt.Fprintf(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
 	printKey(a.out, key, dir)
@@ -213,7 +213,7 @@ func (a *app) explainKey(key fingerprint.Key, dir *weights.Dir) error {
 		if differences == nil {
 			differences = []fingerprint.Difference{}
 		}
-		return a.printJSON(map[string]any{"directory": dir.Path, "key": key.ID(), "differences": differences})
+		return a.printJSON(map[string]any{"schema": outputSchema, "directory": dir.Path, "key": key.ID(), "differences": differences})
 	}
 	fmt.Fprintf(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
 	if len(differences) == 0 {

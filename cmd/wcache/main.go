@@ -244,6 +244,10 @@ func (a *app) ask(ctx context.Context, request control.Request, each func(contro
 	return client.Do(ctx, control.Path(a.engineSocket()), request, each)
 }
 
+// outputSchema is the number of what commands print in JSON, other than status,
+// which has one of its own: fields are only added.
+const outputSchema = 1
+
 // printJSON writes a value as indented JSON.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)

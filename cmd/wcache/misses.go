@@ -17,9 +17,6 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// explainSchema is the number of the form of explain's JSON: fields are only added.
-const explainSchema = 1
-
 // unlike is a field in which a request differs from what was there for it.
 type unlike struct {
 	Field     string `json:"field"`
@@ -43,7 +40,7 @@ func (a *app) explainLast(ctx context.Context) error {
 	switch {
 	case errors.As(err, &no) && no.Code == control.CodeNotRunning && a.json && client.Listening(a.engineSocket()):
 		// Idle, and so without a record, which is in the form of one.
-		return errors.Join(a.printJSON(map[string]any{"schema": explainSchema, "misses": []string{}}), &silent{exitNotRunning})
+		return errors.Join(a.printJSON(map[string]any{"schema": outputSchema, "misses": []string{}}), &silent{exitNotRunning})
 	case err != nil:
 		return a.notServing(err)
 	}
@@ -56,7 +53,7 @@ func (a *app) explainLast(ctx context.Context) error {
 		list = append(list, explainedMiss{m, differences(m, files)})
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"schema": explainSchema, "misses": list})
+		return a.printJSON(map[string]any{"schema": outputSchema, "misses": list})
 	}
 	if len(list) == 0 {
 		fmt.Fprintln(a.out, "every request of an engine so far was answered from memory")

@@ -22,7 +22,10 @@ func (a *app) versionCommand() *cobra.Command {
 				v.Daemon = status.Version.Daemon
 			}
 			if a.json {
-				return a.printJSON(v)
+				return a.printJSON(struct {
+					Schema int `json:"schema"`
+					control.Version
+				}{outputSchema, v})
 			}
 			fmt.Fprintln(a.out, "client", v.Client)
 			if v.Daemon == "" {

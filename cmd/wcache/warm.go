@@ -81,7 +81,10 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 		return err
 	}
 	if a.json {
-		return a.printJSON(reply.Entry)
+		return a.printJSON(struct {
+			Schema int `json:"schema"`
+			*control.Entry
+		}{outputSchema, reply.Entry})
 	}
 	e := reply.Entry
 	rate := ""
