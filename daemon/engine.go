@@ -164,6 +164,7 @@ func (s *Server) untilEnd(ctx context.Context, conn *net.UnixConn, name string) 
 	select {
 	case <-hangup.Done():
 	case <-watching.Done():
+		_ = conn.CloseWrite() // which ends it at once, for all who have it
 	}
 	cancel()
 	if ctx.Err() == nil && name != "" {

@@ -20,15 +20,17 @@ import (
 const (
 	lookEvery  = 5 * time.Second // at most, because of requests that don't wait for it
 	lookAgain  = time.Second     // at most, while the GPU can't be used
-	lookTime   = 10 * time.Second
+	lookTime   = 5 * time.Second
 	statusWait = time.Second // of a client that asks for the status
 )
 
 // guard is what is known of the instance's GPU. Its methods are safe for
 // concurrent use.
 type guard struct {
-	ask  func(context.Context) (*loader.Health, error) // nil: there is no GPU to ask about
-	tell func(now *loader.Health, gone string)         // of what was found, and why weights are gone
+	ask func(context.Context) (*loader.Health, error) // nil: there is no GPU to ask about
+	// tell is told what was found, why weights are gone if they are, and whether the
+	// count of errors is another.
+	tell func(now *loader.Health, gone string, counted bool)
 
 	looks sync.WaitGroup
 
@@ -75,11 +77,15 @@ func (g *guard) judge(h *loader.Health, err error, began time.Time) {
 	if err != nil { // which says nothing about the weights
 		h = &loader.Health{Index: -1, State: loader.GPUUnknown, Uncorrected: -1}
 		if g.last != nil {
-			h.UUID, h.Name, h.Driver, h.Index = g.last.UUID, g.last.Name, g.last.Driver, g.last.Index
+			h.UUID, h.Driver = g.last.UUID, g.last.Driver
 		}
 		h.Reason = err.Error()
 	}
+	if h.Name == "" && g.last != nil { // a GPU that is lost can't say
+		h.Name, h.Index = g.last.Name, g.last.Index
+	}
 	gone := ""
+	before := g.errors
 	switch {
 	case h.Gone():
 		gone = "the GPU is " + h.State
@@ -94,9 +100,10 @@ func (g *guard) judge(h *loader.Health, err error, began time.Time) {
 	if gone != "" {
 		g.losses++
 	}
+	noted := g.errors != before
 	g.last, g.began, g.at, g.running = h, began, time.Now(), nil
 	g.mu.Unlock()
-	g.tell(h, gone)
+	g.tell(h, gone, noted)
 }
 
 // health is what the last look found, nil if there was none, and when.
@@ -142,6 +149,8 @@ func (g *guard) wait(ctx context.Context, look <-chan struct{}) {
 
 // after waits for a look that began after the given moment.
 func (g *guard) after(ctx, life context.Context, moment time.Time) *loader.Health {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
 	for range 2 { // the first may have been under way
 		g.wait(ctx, g.look(life, 0))
 		g.mu.Lock()
@@ -201,7 +210,10 @@ func (s *Server) blame(ctx context.Context, err error, moment time.Time) error {
 
 // learned acts on what a look at the GPU found. What was in its memory is gone for
 // engines too: they are told by the end of their watches.
-func (s *Server) learned(h *loader.Health, gone string) {
+func (s *Server) learned(h *loader.Health, gone string, counted bool) {
+	if counted {
+		s.changed() // the manifest has it
+	}
 	s.mu.Lock()
 	before := s.gpuState
 	s.gpuState = h.State

@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
@@ -72,6 +75,9 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	for _, note := range target.Plan.Notes {
 		s.log.Info("plan", "key", key.ID()[:12], "note", note)
 	}
+	if err := roomForFiles(); err != nil {
+		return nil, err
+	}
 	bytes := target.Plan.Table.Segments[0]
 	if err := ticket.Reserve(bytes); err != nil {
 		return nil, err
@@ -83,6 +89,9 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	}
 	if s.gpu.lost() != losses {
 		result.Close()
+		if err := s.usable(ctx); err != nil {
+			return nil, err
+		}
 		return nil, errors.New("load model: the GPU lost what was in its memory meanwhile")
 	}
 	if result.Keeper != nil {
@@ -144,6 +153,23 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 		result, err = loader.Run(ctx, s.o.Loader, job, progress)
 	}
 	return result, err
+}
+
+// loadFiles are the descriptors that a load needs at once: the job, the loader's
+// socket and pipes, a pidfd, the segments, the table, and their duplicates.
+const loadFiles = 32
+
+// roomForFiles reports that a load would run into the limit of open files.
+func roomForFiles() error {
+	var limit unix.Rlimit
+	open, err := os.ReadDir("/proc/self/fd")
+	if err == nil {
+		err = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	}
+	if need := len(open) + loadFiles; err == nil && uint64(need) > limit.Cur {
+		return fmt.Errorf("make room: %d open files are needed and the limit is %d: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", need, limit.Cur)
+	}
+	return nil // what can't be seen may well do
 }
 
 // allowed applies the policy. A pinned instance loads only what is pinned, and

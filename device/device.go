@@ -79,5 +79,8 @@ type NoMemory struct {
 }
 
 func (e *NoMemory) Error() string {
+	if e.Free >= e.Want { // somebody was faster, or it is in pieces
+		return fmt.Sprintf("allocate %d bytes: the device has refused, though %d are free", e.Want, e.Free)
+	}
 	return fmt.Sprintf("allocate %d bytes: only %d are free", e.Want, e.Free)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -256,7 +257,7 @@ func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
 
 // classify makes of an error what the parent can act on.
 func classify(err error) *Error {
-	e := &Error{Kind: KindFailed, Message: err.Error()}
+	e := &Error{Kind: KindFailed, Message: strings.ReplaceAll(err.Error(), "\n", "; ")} // of joined ones
 	var memory *device.NoMemory
 	var changed *native.Changed
 	var unreadable *native.Unreadable

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,39 +37,56 @@ type place struct {
 
 // placeOf finds the device that an instance is named after: the host, or a GPU by
 // nvidia-smi's number or by uuid. The daemon opens no driver, so it looks in /proc.
-// A GPU that isn't there is no reason to end: engines are told why.
-func placeOf(name string, env func(string) string) place {
+// A GPU that isn't there is no reason to end: engines are told why. MIG slices are
+// in no file of /proc: their names are taken at their word, if they are whole.
+func (a *app) placeOf(name string) place {
 	if name == deviceHost {
 		return place{device: deviceHost}
 	}
 	if strings.HasPrefix(name, hipPrefix) {
-		return placeOfHIP("/", name)
+		return placeOfHIP(a.sysroot, name)
 	}
 	p := place{device: name, gpu: true}
-	machine := generator.Read("/", os.Getuid(), env)
-	var found []generator.GPU
-	for _, g := range machine.GPUs {
-		if n, err := strconv.Atoi(name); err == nil && n == g.Index || strings.HasPrefix(g.UUID, name) && strings.HasPrefix(name, "GPU-") {
-			found = append(found, g)
-		}
-	}
-	if strings.HasPrefix(name, "MIG-") { // in no file of /proc, and taken at its word
-		found = []generator.GPU{{UUID: name}}
-	}
-	if len(found) != 1 {
-		var have []string
-		for _, g := range machine.GPUs {
-			have = append(have, fmt.Sprintf("%d (%s)", g.Index, g.UUID))
-		}
-		p.err = fmt.Errorf("find GPU %q: /proc/driver/nvidia has %d GPUs, %d of this name: %s (run nvidia-smi, and then: systemctl --user restart wcache@%s.service)",
-			name, len(have), len(found), strings.Join(have, ", "), name)
+	switch {
+	case slice.MatchString(name):
+		p.device = name
+	case strings.HasPrefix(name, "MIG-"):
+		p.err = fmt.Errorf("find GPU %q: a MIG slice has to be named by its whole uuid, which nvidia-smi -L shows", name)
 		return p
+	default:
+		machine := generator.Read(a.sysroot, os.Getuid(), a.env)
+		if p.device, p.err = named(machine.GPUs, name); p.err != nil {
+			p.err = fmt.Errorf("%w (run nvidia-smi, and then: systemctl --user restart wcache@%s.service)", p.err, name)
+			return p
+		}
 	}
-	p.device, p.uuid = found[0].UUID, found[0].UUID
-	p.legacy = legacyPrefix + p.device
+	p.uuid, p.legacy = p.device, legacyPrefix+p.device
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
 	p.env = append(others, cuda.Env(p.uuid)...)
 	return p
+}
+
+// slice is the name of a MIG slice since driver 470.
+var slice = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// named is the uuid of the one GPU that a number in PCI order or the beginning of a
+// uuid is for.
+func named(list []generator.GPU, name string) (string, error) {
+	var have, found []string
+	number, err := strconv.Atoi(name)
+	for _, g := range list {
+		have = append(have, fmt.Sprintf("%d (%s)", g.Index, g.UUID))
+		if err == nil && number == g.Index || len(name) > len("GPU-") && strings.HasPrefix(g.UUID, name) {
+			found = append(found, g.UUID)
+		}
+	}
+	switch {
+	case len(found) == 1 && found[0] == "":
+		return "", fmt.Errorf("find GPU %q: the driver hasn't said its uuid yet", name)
+	case len(found) != 1:
+		return "", fmt.Errorf("find GPU %q: /proc/driver/nvidia has %d GPUs, %d of this name: %s", name, len(have), len(found), strings.Join(have, ", "))
+	}
+	return found[0], nil
 }
 
 // open is the device of a job, in the loader child.

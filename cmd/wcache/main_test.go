@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,8 +27,15 @@ import (
 // the command starts by /proc/self/exe.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
-	case name == "wcache", len(os.Args) > 1 && os.Args[1] == "load":
-		main()
+	case name == "wcache", len(os.Args) > 1 && slices.Contains([]string{"load", "health", "probe"}, os.Args[1]):
+		os.Exit(runBelow(machine()))
+	case name == "service":
+		exit(service(os.Args[1:]))
+	case name == "gpuengine":
+		exit(gpuEngine(os.Args[1], os.Args[2]))
+	case name == "tenant":
+		but, _ := strconv.ParseInt(os.Args[2], 10, 64)
+		exit(occupy(os.Args[1], but))
 	case name == "engine":
 		exit(engine(os.Args[1], os.Args[2:]))
 	case name == "activate":

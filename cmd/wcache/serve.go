@@ -66,7 +66,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if o.device == "" {
 		o.device = o.instance
 	}
-	at := placeOf(o.device, a.env)
+	at := a.placeOf(o.device)
 	if o.uuid == "" {
 		o.uuid = at.uuid
 	}

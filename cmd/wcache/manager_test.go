@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// manager is what the tests need of a service manager: it keeps descriptors.
+type manager struct {
+	conn *os.File
+	held []stored
+}
+
+type stored struct {
+	name string
+	fd   int
+}
+
+func newManager(path string) (*manager, error) {
+	n, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(n, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, errors.Join(err, unix.Close(n))
+	}
+	return &manager{conn: os.NewFile(uintptr(n), path)}, nil
+}
+
+// receive takes in all that has been sent. It is called when it matters, since
+// datagrams wait.
+func (m *manager) receive() {
+	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*256))
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(int(m.conn.Fd()), b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if err != nil {
+			return
+		}
+		var fds []int
+		if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
+			for i := range messages {
+				if list, err := unix.ParseUnixRights(&messages[i]); err == nil {
+					fds = append(fds, list...)
+				}
+			}
+		}
+		var name string
+		lines := strings.Split(string(b[:n]), "\n")
+		for _, l := range lines {
+			if v, ok := strings.CutPrefix(l, "FDNAME="); ok {
+				name = v
+			}
+		}
+		switch {
+		case slices.Contains(lines, "FDSTORE=1"):
+			for _, f := range fds {
+				m.held = append(m.held, stored{name, f})
+			}
+		case slices.Contains(lines, "FDSTOREREMOVE=1"):
+			m.held = slices.DeleteFunc(m.held, func(s stored) bool {
+				if s.name == name {
+					_ = unix.Close(s.fd)
+				}
+				return s.name == name
+			})
+		default:
+			for _, f := range fds {
+				_ = unix.Close(f)
+			}
+		}
+	}
+}
+
+// pass has a command be started with a socket and with what is held.
+func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
+	m.receive()
+	cmd.ExtraFiles = []*os.File{socket}
+	names := []string{nameTarget}
+	for _, s := range m.held {
+		// The command gets duplicates, which the caller closes when it has started.
+		n, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(n), s.name))
+		names = append(names, s.name)
+	}
+	cmd.Env = append(slices.Clone(cmd.Env), "LISTEN_FDS="+strconv.Itoa(len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	return nil
+}
+
+// names are those of what is held, without what is of no interest in them.
+func (m *manager) names() string {
+	m.receive()
+	var list []string
+	for _, s := range m.held {
+		list = append(list, s.name[:2])
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+func (m *manager) close() {
+	m.receive()
+	for _, s := range m.held {
+		_ = unix.Close(s.fd)
+	}
+	m.held = nil
+	_ = m.conn.Close()
+}
+
+// service becomes the command as a service manager starts it.
+func service(args []string) error {
+	if v := os.Getenv(envFiles); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			return err
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return err
+		}
+	}
+	return syscall.Exec("/proc/self/exe", append([]string{"wcache"}, args...), append(os.Environ(), "LISTEN_PID="+strconv.Itoa(os.Getpid())))
+}
