@@ -84,11 +84,7 @@ func (x screen) gpu(g control.GPU) cell {
 	if g.State == "" || g.State == "ok" {
 		return cell{text, plain}
 	}
-	fault := g.State
-	if g.Reason != "" {
-		fault += ": " + g.Reason
-	}
-	return cell{text + gap + x.paint(bad, fault), plain}
+	return cell{text + gap + x.paint(bad, g.State), plain} // a problem below says why
 }
 
 // memory words how much is held, and of a GPU how full it is.
