@@ -157,15 +157,14 @@ var unsaid = []string{
 // unreached are messages that no test brings about: the first needs an eviction in
 // the moment between a load and its answer, the second an engine of a version that
 // isn't known and whose layouts are, the third 4096 connections, the fourth a
-// machine where nobody can write to /tmp, the fifth a device that root can't open,
-// and the last a GPU that is lost.
+// machine where nobody can write to /tmp, and the last a device that root can't
+// open.
 var unreached = []string{
 	"warm MODEL: it was evicted as soon as it was loaded",
 	"which form of handle does vLLM VERSION read? REASON",
 	"watch is dropped",
 	"no directory for temporary files can be written: set TMPDIR",
 	"/dev/NODE can't be opened: REASON",
-	"all entries are dropped",
 }
 
 // diagnostics are the heads of a page's diagnostics, as they are shown.
