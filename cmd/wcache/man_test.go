@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -159,7 +160,7 @@ func startManual(t *testing.T, dir string, prepare func(*exec.Cmd), args ...stri
 // says waits until the log has a message.
 func (m *manual) says(t *testing.T, message string) {
 	t.Helper()
-	for range 1000 {
+	for range 2000 {
 		if b, err := os.ReadFile(m.log); err == nil && bytes.Contains(b, []byte(message)) {
 			return
 		}
@@ -191,6 +192,23 @@ func (m *manual) signal(t *testing.T, s os.Signal) {
 	if err := m.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// stop holds the daemon up, and returns when none of its threads runs.
+func (m *manual) stop(t *testing.T) {
+	t.Helper()
+	m.signal(t, unix.SIGSTOP)
+	for range 1000 {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", m.Process.Pid))
+		if err == nil && !slices.ContainsFunc(stats, func(path string) bool {
+			b, err := os.ReadFile(path)
+			return err == nil && !bytes.Contains(b, []byte(") T "))
+		}) {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("it doesn't stop")
 }
 
 // dialled is a connection that may have been sent a frame.
@@ -278,7 +296,7 @@ func TestManualLog(t *testing.T) {
 		{encoded(t, protocol.Watch), `msg="watch not answered"`},
 	} {
 		// Whoever asks has gone before the daemon goes on.
-		m.signal(t, unix.SIGSTOP)
+		m.stop(t)
 		if err := dialled(t, socket, tt.payload).Close(); err != nil {
 			t.Fatal(err)
 		}
