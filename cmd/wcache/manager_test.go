@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,10 @@ import (
 
 // manager is what the tests need of a service manager: it keeps descriptors.
 type manager struct {
-	conn *os.File
+	conn  *os.File
+	ended chan struct{}
+
+	mu   sync.Mutex
 	held []stored
 }
 
@@ -34,15 +38,28 @@ func newManager(path string) (*manager, error) {
 	if err := unix.Bind(n, &unix.SockaddrUnix{Name: path}); err != nil {
 		return nil, errors.Join(err, unix.Close(n))
 	}
-	return &manager{conn: os.NewFile(uintptr(n), path)}, nil
+	m := &manager{conn: os.NewFile(uintptr(n), path), ended: make(chan struct{})}
+	raw, err := m.conn.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, m.conn.Close())
+	}
+	go func() { // what waits is read at once: few datagrams may, and they hold descriptors
+		defer close(m.ended)
+		_ = raw.Read(func(n uintptr) bool {
+			m.receive(int(n))
+			return false // until the socket is closed
+		})
+	}()
+	return m, nil
 }
 
-// receive takes in all that has been sent. It is called when it matters, since
-// datagrams wait.
-func (m *manager) receive() {
+// receive takes in all that has been sent.
+func (m *manager) receive(socket int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*256))
 	for {
-		n, oobn, _, _, err := unix.Recvmsg(int(m.conn.Fd()), b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		n, oobn, _, _, err := unix.Recvmsg(socket, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		if err != nil {
 			return
 		}
@@ -83,7 +100,8 @@ func (m *manager) receive() {
 
 // pass has a command be started with a socket and with what is held.
 func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
-	m.receive()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	cmd.ExtraFiles = []*os.File{socket}
 	names := []string{nameTarget}
 	for _, s := range m.held {
@@ -101,7 +119,8 @@ func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
 
 // names are those of what is held, without what is of no interest in them.
 func (m *manager) names() string {
-	m.receive()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var list []string
 	for _, s := range m.held {
 		list = append(list, s.name[:2])
@@ -111,12 +130,12 @@ func (m *manager) names() string {
 }
 
 func (m *manager) close() {
-	m.receive()
+	_ = m.conn.Close()
+	<-m.ended
 	for _, s := range m.held {
 		_ = unix.Close(s.fd)
 	}
 	m.held = nil
-	_ = m.conn.Close()
 }
 
 // service becomes the command as a service manager starts it.
