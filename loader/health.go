@@ -4,7 +4,6 @@
 package loader
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,7 +84,7 @@ func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 		return nil, fmt.Errorf("ask about GPU %s: %w", uuid, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() { ended <- waitGroup(cmd) }()
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -100,21 +99,22 @@ func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 		return nil, fmt.Errorf("ask about GPU %s: %w", uuid, context.Cause(ctx))
 	}
 	h := new(Health)
-	if err := json.Unmarshal(out.Bytes(), h); err != nil {
+	if err := json.Unmarshal(out.got, h); err != nil {
 		return nil, fmt.Errorf("ask about GPU %s: read the child's answer: %w", uuid, err)
 	}
 	return h, nil
 }
 
-// limited is a buffer that takes no more than most bytes.
+// limited takes no more than most bytes.
 type limited struct {
-	bytes.Buffer
+	got  []byte
 	most int
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > l.most {
+	if len(l.got)+len(p) > l.most {
 		return 0, fmt.Errorf("more than %d bytes", l.most)
 	}
-	return l.Buffer.Write(p)
+	l.got = append(l.got, p...)
+	return len(p), nil
 }

@@ -134,10 +134,19 @@ func startChild(ctx context.Context, opt Options) (*child, error) {
 	return c, nil
 }
 
-// reap waits for the child's end. Until it is reaped its number is that of no
-// other process group, so this is when to kill the rest of the group.
+// reap waits for the child's end.
 func (c *child) reap() {
-	pid := c.cmd.Process.Pid
+	c.err = waitGroup(c.cmd)
+	close(c.gone)
+	// What it sent can be read yet, but one who left the group and holds the socket
+	// keeps nobody waiting.
+	_ = c.pipe.conn.SetReadDeadline(time.Now().Add(time.Second))
+}
+
+// waitGroup waits for the end of a process that leads its group. Until it is reaped
+// its number is that of no other group, so this is when to kill the rest of it.
+func waitGroup(cmd *exec.Cmd) error {
+	pid := cmd.Process.Pid
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if err != unix.EINTR {
@@ -145,11 +154,7 @@ func (c *child) reap() {
 		}
 	}
 	_ = unix.Kill(-pid, unix.SIGKILL)
-	c.err = c.cmd.Wait()
-	close(c.gone)
-	// What it sent can be read yet, but one who left the group and holds the socket
-	// keeps nobody waiting.
-	_ = c.pipe.conn.SetReadDeadline(time.Now().Add(time.Second))
+	return cmd.Wait()
 }
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
@@ -181,6 +186,7 @@ func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress
 	if err := c.pipe.send(&packet{Says: saysJob}, job); err != nil {
 		return r, err
 	}
+	var begin time.Time
 	for {
 		m, f, err := c.pipe.receive()
 		if err != nil {
@@ -188,6 +194,12 @@ func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress
 		}
 		switch m.Says {
 		case saysProgress:
+			if m.Allocated > 0 {
+				if begin.IsZero() {
+					begin = time.Now()
+				}
+				r.Filling = time.Since(begin)
+			}
 			progress(Progress{Allocated: m.Allocated, Done: m.Done, Total: m.Total, Waiting: m.Waiting})
 		case saysSegment:
 			r.Segments = append(r.Segments, device.Segment{FD: f, Bytes: m.Bytes})
