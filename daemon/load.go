@@ -101,7 +101,7 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	s.decide(key, found)
 	s.ledger.loaded(bytes, took)
 	s.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "loader", target.Loader, "why", target.Reason,
-		"bytes", bytes, "seconds", took.Seconds())
+		"bytes", bytes, "seconds", took.Seconds(), "filling_seconds", result.Filling.Seconds())
 	return &cache.Contents{
 		Table: result.Table, TableFD: result.TableFD, Segments: result.Segments,
 		Record: manifest.Entry{

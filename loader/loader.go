@@ -54,6 +54,7 @@ type Result struct {
 	Bytes    int64            // of all segments
 	Keeper   *Keeper          // the child, if the memory is its own; nil: it has nothing more to do
 	Elapsed  time.Duration    // from the child's start to its last packet
+	Filling  time.Duration    // of that, from the moment the memory was there until it was full
 }
 
 // Close closes all descriptors, and so frees the memory.

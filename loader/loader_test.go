@@ -282,6 +282,7 @@ func TestGrandchildIsKilled(t *testing.T) {
 			if r != nil {
 				r.Close()
 			}
+			eventually(t, "word of the grandchild", forked.heard)
 			pid := forked.pid(t)
 			for i := 0; unix.Kill(pid, 0) != unix.ESRCH; i++ {
 				// Its new parent has to reap it first.
