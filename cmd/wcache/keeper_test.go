@@ -1,0 +1,367 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/device/cuda"
+	"github.com/wcache/wcache/device/cuda/fake"
+	"github.com/wcache/wcache/protocol"
+)
+
+// envHIP has an engine use HIP, and says where its GPU is.
+const envHIP = "TEST_HIP"
+
+// engineDevice opens a GPU for what a reply has handles of.
+func engineDevice(r *protocol.Reply) (device.Device, error) {
+	if pci := os.Getenv(envHIP); pci != "" {
+		return cuda.OpenHIP(pci, cuda.Options{})
+	}
+	for _, e := range r.Entries {
+		if len(e.Handle) > 1 && e.Handle[1] == 'c' {
+			return cuda.OpenKeeper(r.GPUUUID, cuda.Options{})
+		}
+	}
+	return cuda.Open(r.GPUUUID, cuda.Options{})
+}
+
+// addLegacy maps what a legacy handle is for: SHAREABLE_CUDA_MALLOC of c10's
+// CUDACachingAllocator.cpp.
+func (m *mapped) addLegacy(handle []byte) error {
+	if len(handle) != 2+device.HandleBytes || handle[0] != 3 || handle[1] != 'c' {
+		return fmt.Errorf("read handle %x: it is no legacy one", handle)
+	}
+	x, err := m.device.(*cuda.Keeper).MapHandle([device.HandleBytes]byte(handle[2:]), 2<<20)
+	m.by[string(handle)] = x
+	return err
+}
+
+// TestKeeper is the whole path of legacy handles: the daemon, a loader that stays,
+// and engines that open what it keeps, each in its own process.
+func TestKeeper(t *testing.T) {
+	dir := drivers(t)
+	for name, test := range map[string]func(*testing.T, string){
+		"serves":             testKeeperServes,
+		"killed":             testKeeperKilled,
+		"killed, engine on":  testKeeperKilledUnderEngine,
+		"evicted":            testKeeperEvicted,
+		"daemon stops":       testKeeperStop,
+		"daemon stops, hang": testKeeperStopHang,
+		"daemon killed":      testKeeperDaemonKilled,
+		"restart":            testKeeperRestart,
+		"restart, killed":    testKeeperRestartKilled,
+		"other handles":      testKeeperReload,
+		"faults":             testKeeperFaults,
+		"HIP":                testHIP,
+		"HIP, no GPU":        testHIPNone,
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			test(t, dir)
+		})
+	}
+}
+
+// legacyRig is a rig whose configuration asks for legacy handles.
+func legacyRig(t *testing.T, dir string) *rig {
+	r := newRig(t, dir)
+	r.handles("legacy")
+	return r
+}
+
+func (r *rig) handles(form string) {
+	r.Helper()
+	text := "load_timeout = \"60s\"\nworkers = 2\nhandles = \"" + form + "\"\n"
+	must(r.T, os.WriteFile(r.path("wcache.toml"), []byte(text), 0o600))
+}
+
+// keepers are the processes that keep memory for the daemon.
+func (r *rig) keepers() []int {
+	r.Helper()
+	var list []int
+	for line := range strings.Lines(r.log.String()) {
+		var pid int
+		_, after, ok := strings.Cut(line, `msg="keeper started" keeper=`)
+		if ok {
+			_, err := fmt.Sscan(after, &pid)
+			must(r.T, err)
+			if unix.Kill(pid, 0) == nil {
+				list = append(list, pid)
+			}
+		}
+	}
+	return list
+}
+
+// killDaemon kills a daemon whose keepers go on, with its standard error. What is
+// left of the service at the end is killed, as by systemd.
+func (r *rig) killDaemon() {
+	r.Helper()
+	r.Cleanup(func() {
+		for _, pid := range r.keepers() {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	})
+	r.eventually("the manifest has the entry", func() bool {
+		b, _ := os.ReadFile(r.path("state/manifest.toml"))
+		return strings.Contains(string(b), "[[entry]]")
+	})
+	r.cmd.WaitDelay = 10 * time.Millisecond
+	r.kill()
+}
+
+func (r *rig) oneKeeper() int {
+	r.Helper()
+	list := r.keepers()
+	if len(list) != 1 {
+		r.Fatalf("keepers are %v", list)
+	}
+	return list[0]
+}
+
+// Every tensor has the bytes of vLLM's own loader, for each engine and each model,
+// and each model has a keeper.
+func testKeeperServes(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.set("FAKE_CUDA_NO_VMM", "1")
+	r.serve("0")
+	first, second, again := r.gets("llama-tp1r0"), r.gets("llama-tp2r1"), r.gets("llama-tp1r0")
+	s := r.status()
+	if s.Counts.Loads != 2 || s.Counts.Hits != 1 || len(s.Entries) != 2 || s.Bytes != 2*2<<20 || r.used(r.uuid) != 2*2<<20 {
+		t.Errorf("%d entries of %d bytes, %d in use, %+v", len(s.Entries), s.Bytes, r.used(r.uuid), s.Counts)
+	}
+	if list := r.keepers(); len(list) != 2 {
+		t.Errorf("keepers are %v", list)
+	}
+	for _, p := range []*gpuProcess{first, second, again} {
+		p.end()
+	}
+	r.stop()
+	if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
+		t.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
+	}
+}
+
+// A keeper that dies takes its entry along, at once, and the next engine has the
+// model loaded again.
+func testKeeperKilled(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	must(t, unix.Kill(r.oneKeeper(), unix.SIGKILL))
+	r.eventually("the entry is dropped", func() bool { return len(r.status().Entries) == 0 })
+	r.free()
+	r.gets("llama-tp1r0").end()
+	if c := r.status().Counts; c.Loads != 2 || c.Hits != 0 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+// With it goes what is held for engines that have it mapped, as far as wcache is
+// concerned: there is nothing more to keep for them.
+func testKeeperKilledUnderEngine(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	p := r.gets("llama-tp1r0")
+	must(t, unix.Kill(r.oneKeeper(), unix.SIGKILL))
+	r.eventually("the entry is dropped", func() bool { return len(r.status().Entries) == 0 })
+	p.end()
+	r.free()
+}
+
+// A keeper stays until the last engine of an evicted entry has ended.
+func testKeeperEvicted(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	pid := r.oneKeeper()
+	r.eventually("the entry can be evicted", func() bool {
+		cmd := r.command("/proc/self/exe")
+		cmd.Args, cmd.Stderr = []string{"wcache", "--socket", r.socket, "evict", "--all"}, nil
+		return cmd.Run() == nil
+	})
+	r.eventually("the keeper ends", func() bool { return unix.Kill(pid, 0) != nil })
+	r.free()
+}
+
+func testKeeperStop(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	p := r.gets("llama-tp1r0")
+	r.stop()
+	if list := r.keepers(); len(list) != 0 {
+		t.Errorf("keepers %v are left", list)
+	}
+	p.end()
+}
+
+// A driver that hangs when memory is freed holds nobody up.
+func testKeeperStopHang(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.faults("FAKE_CUDA_FAIL=cuMemFree_v2:1:hang,cuDevicePrimaryCtxRelease_v2:1:hang")
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	r.stop()
+	if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
+		t.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
+	}
+}
+
+// Without a service manager nobody but the daemon holds the memory.
+func testKeeperDaemonKilled(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	pid := r.oneKeeper()
+	r.kill()
+	r.eventually("the keeper ends", func() bool { return unix.Kill(pid, 0) != nil })
+}
+
+// A keeper that outlives the daemon, which the manager holds a descriptor of, is
+// found again: by a next daemon that is started without the manager's killing it.
+func testKeeperRestart(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.managed(100)
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	pid := r.oneKeeper()
+	r.killDaemon()
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	if c := r.status().Counts; c.Loads != 0 || c.Hits != 1 {
+		t.Errorf("counts %+v: it was not served from memory", c)
+	}
+	// No child of this daemon, it is noticed to be gone by the next request.
+	must(t, unix.Kill(pid, unix.SIGKILL))
+	r.eventually("the memory goes", func() bool { return r.used(r.uuid) == 0 })
+	r.gets("llama-tp1r0").end()
+	if c := r.status().Counts; c.Loads != 1 || c.Hits != 1 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+// What systemd does: all that is left of the service is killed before the next
+// daemon starts, which then says why the entry is dropped.
+func testKeeperRestartKilled(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.managed(100)
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	pid := r.oneKeeper()
+	r.killDaemon()
+	must(t, unix.Kill(pid, unix.SIGKILL))
+	r.eventually("the memory goes", func() bool { return r.used(r.uuid) == 0 })
+	r.serve("0")
+	if s := r.status(); len(s.Entries) != 0 {
+		t.Errorf("entries are %+v", s.Entries)
+	}
+	if log := r.log.String(); !strings.Contains(log, `reason="segment 0: the process that kept it has ended"`) {
+		t.Error("the log doesn't say why the entry was dropped")
+	}
+	r.gets("llama-tp1r0").end()
+}
+
+// Memory of the kind that the configuration doesn't ask for any more is not served.
+func testKeeperReload(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	r.gets("llama-tp1r0").end()
+	pid := r.oneKeeper()
+	r.handles("mapped")
+	must(t, r.cmd.Process.Signal(unix.SIGHUP))
+	r.eventually("it is read again", func() bool { return strings.Contains(r.log.String(), "configuration read again") })
+	r.gets("llama-tp1r0").end()
+	if c := r.status().Counts; c.Loads != 2 {
+		t.Errorf("counts %+v", c)
+	}
+	r.eventually("the keeper ends", func() bool { return unix.Kill(pid, 0) != nil })
+	if n := r.used(r.uuid); n != 2<<20 {
+		t.Errorf("%d bytes are in use", n)
+	}
+}
+
+// A load that fails at a call of its own leaves nothing.
+func testKeeperFaults(t *testing.T, dir string) {
+	r := legacyRig(t, dir)
+	r.serve("0")
+	for fault, want := range map[string]string{
+		"cuMemAlloc_v2:1:801":       "allocate 2097152 bytes of GPU …: cuMemAlloc: CUDA_ERROR_NOT_SUPPORTED…",
+		"cuIpcGetMemHandle:1:801":   "seal segment of GPU …: cuIpcGetMemHandle: CUDA_ERROR_NOT_SUPPORTED…",
+		"cuStreamSynchronize:1:214": "…cuStreamSynchronize: CUDA_ERROR_ECC_UNCORRECTABLE…",
+	} {
+		r.faults("FAKE_CUDA_FAIL=" + fault)
+		r.refused("error: load model: " + want)
+		r.free()
+	}
+	r.faults("")
+	r.gets("llama-tp1r0").end()
+}
+
+// hipRig is a machine with two AMD GPUs.
+func hipRig(t *testing.T) *rig {
+	dir := t.TempDir()
+	if _, err := fake.BuildHIP(dir); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, dir, newUUID("GPU"), newUUID("GPU"))
+	for _, pci := range []string{"0000:01:00.0", "0000:02:00.0"} {
+		must(t, os.MkdirAll(filepath.Join(r.path("root"), "sys/bus/pci/drivers/amdgpu", pci), 0o700))
+	}
+	for _, name := range hidesHIP {
+		r.set(name, "none")
+	}
+	return r
+}
+
+func testHIP(t *testing.T, _ string) {
+	for name, number := range map[string]int{"hip:0": 0, "hip:1": 1, "hip:0000:02:00.0": 1} {
+		r := hipRig(t)
+		pci := fmt.Sprintf("0000:%02x:00.0", number+1)
+		r.set(envHIP, pci)
+		gpus := strings.Split(os.Expand("$FAKE_CUDA_GPUS", func(v string) string {
+			for _, x := range r.env {
+				if value, ok := strings.CutPrefix(x, v+"="); ok {
+					return value
+				}
+			}
+			return ""
+		}), ",")
+		r.uuid, _, _ = strings.Cut(gpus[len(gpus)-1-number], "@")
+		r.serve(name)
+		p := r.gets("llama-tp1r0")
+		if s := r.status(); s.Device.Kind != "hip:"+pci || s.Device.UUID != "" || r.used(r.uuid) != 2<<20 {
+			t.Errorf("%s: %+v, %d bytes in use", name, s.Device, r.used(r.uuid))
+		}
+		r.oneKeeper()
+		p.end()
+		r.stop()
+		if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
+			t.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
+		}
+	}
+}
+
+func testHIPNone(t *testing.T, dir string) {
+	for name, want := range map[string]string{
+		"hip:2":            `error: find GPU "hip:2": /sys/bus/pci/drivers/amdgpu has 2 GPUs, none of this name: 0000:01:00.0, 0000:02:00.0`,
+		"hip:0000:03:00.0": `error: find GPU "hip:0000:03:00.0": /sys/bus/pci/drivers/amdgpu has 2 GPUs, none of this name: …`,
+	} {
+		r := hipRig(t)
+		r.serve(name)
+		r.refused(want)
+	}
+	r := hipRig(t)
+	r.set("LD_LIBRARY_PATH", dir) // where there is CUDA and no HIP
+	r.serve("hip:0")
+	r.refused("error: load model: open device \"hip:0000:01:00.0\": load GPU driver: libamdhip64.so: …; install ROCm's HIP runtime, …")
+}
