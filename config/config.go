@@ -50,7 +50,7 @@ type Config struct {
 	// outlive every process. HandlesLegacy is for engines that can't take those, as in
 	// another pid namespace: handles of memory that a process for each entry keeps, at
 	// the price of a CUDA context and of weights that go with the daemon. AMD's GPUs
-	// know no other.
+	// have it without being asked.
 	Handles string `toml:"handles"`
 	// Assume names what an engine of an old release doesn't say and is to be
 	// taken as in the checkpoint: AssumeRope.
