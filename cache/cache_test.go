@@ -311,6 +311,35 @@ func TestEvict(t *testing.T) {
 	}
 }
 
+// A device that has lost what it held takes all entries along, whoever has them; one
+// that is being loaded or handed out is not closed under anybody's hands.
+func TestDrop(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	l.go_ <- nil
+	used := get(t, c, key(t, "a"))
+	used.Attach(Engine{PID: 1, Name: "engine"})
+	used.Release()
+	l.go_ <- nil
+	h := get(t, c, key(t, "b"))
+	h.Attach(Engine{PID: 2, Name: "engine"})
+	if n := c.Drop("the GPU is lost"); n != 2 {
+		t.Errorf("%d entries were dropped", n)
+	}
+	if h.Segments()[0].FD.Int() < 0 {
+		t.Error("closed while it is handed out")
+	}
+	list, _ := c.Status()
+	if len(list) != 1 || list[0].State != Leaving || list[0].Reason != "the GPU is lost" {
+		t.Errorf("left are %+v", list)
+	}
+	h.Release()
+	if !c.Empty() {
+		t.Error("something is left")
+	}
+}
+
 // Not before its answer is out does an entry's descriptor close, force or not.
 func TestEvictWhileAnswering(t *testing.T) {
 	l := newLoads()

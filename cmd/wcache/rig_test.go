@@ -398,7 +398,12 @@ func (r *rig) gets(model string) *gpuProcess {
 // refused has an engine that is to be refused.
 func (r *rig) refused(want string) {
 	r.Helper()
-	p, answer := r.ask(llama)
+	r.refusedBy(llama, want)
+}
+
+func (r *rig) refusedBy(request, want string) {
+	r.Helper()
+	p, answer := r.ask(request)
 	p.end()
 	if r.like(answer, want); strings.HasPrefix(answer, "ok") {
 		r.FailNow()
