@@ -83,12 +83,16 @@ func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("ask about GPU %s: %w", uuid, err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- waitGroup(cmd) }()
+	var end error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end = waitGroup(cmd)
+	}()
 	select {
-	case err := <-ended:
-		if err != nil {
-			return nil, fmt.Errorf("ask about GPU %s: the child ended early: %w", uuid, err)
+	case <-ended:
+		if end != nil {
+			return nil, fmt.Errorf("ask about GPU %s: the child ended early: %w", uuid, end)
 		}
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()

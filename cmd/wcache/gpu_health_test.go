@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -36,7 +37,7 @@ func (r *rig) watch() net.Conn {
 func (r *rig) told(conn net.Conn) {
 	r.Helper()
 	must(r.T, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
-	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		r.Errorf("the watch: %v", err)
 	}
 }
@@ -120,7 +121,7 @@ func testMemoryErrors(t *testing.T, dir string) {
 		t.Errorf("entries %+v, GPU %+v", s.Entries, s.GPU)
 	}
 	must(t, watch.SetReadDeadline(time.Now()))
-	if _, err := watch.Read(make([]byte, 1)); err == io.EOF {
+	if _, err := watch.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
 		t.Error("the watch ended")
 	}
 }
