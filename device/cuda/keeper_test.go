@@ -36,7 +36,7 @@ func kinds(t *testing.T) []kind {
 
 func buildHIP(t *testing.T, without ...string) string {
 	t.Helper()
-	build(t) // which skips where there is no compiler
+	needCompiler(t)
 	path, err := fake.BuildHIP(t.TempDir(), without...)
 	if err != nil {
 		t.Fatal(err)

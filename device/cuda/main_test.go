@@ -40,12 +40,17 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// build makes a fake driver and returns its path.
-func build(t *testing.T, without ...string) string {
+func needCompiler(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("no C compiler to build the fake driver with; TestReal and BenchmarkFill are about a real one")
 	}
+}
+
+// build makes a fake driver and returns its path.
+func build(t *testing.T, without ...string) string {
+	t.Helper()
+	needCompiler(t)
 	path, err := fake.Build(t.TempDir(), without...)
 	if err != nil {
 		t.Fatal(err)

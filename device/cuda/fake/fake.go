@@ -41,7 +41,7 @@ func BuildHIP(dir string, without ...string) (string, error) {
 }
 
 func build(path string, without []string, source ...[]byte) (string, error) {
-	args := []string{"-x", "c", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", "-o", path}
+	args := []string{"-x", "c", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o", path}
 	for _, call := range without {
 		args = append(args, fmt.Sprintf("-D%s=missing_%s", call, call))
 	}
