@@ -45,6 +45,8 @@ type Config struct {
 	RequestTimeout Duration `toml:"request_timeout"`
 	// LoadTimeout bounds one load, from the start of the loader to its last byte.
 	LoadTimeout Duration `toml:"load_timeout"`
+	// MemoryWait is how long a load waits for a GPU's memory that others hold.
+	MemoryWait Duration `toml:"memory_wait"`
 	// Handles is the form in which memory is handed out. Of the host's it is
 	// HandlesMapped or HandlesValue; of a GPU's both of them are descriptors, which
 	// outlive every process. HandlesLegacy is for engines that can't take those, as in
@@ -99,6 +101,7 @@ func Default() Config {
 		IdleExit:       Duration(10 * time.Minute),
 		RequestTimeout: Duration(10 * time.Second),
 		LoadTimeout:    Duration(time.Hour),
+		MemoryWait:     Duration(5 * time.Second),
 		Handles:        HandlesMapped,
 		Direct:         true,
 		LogLevel:       "info",
@@ -246,7 +249,7 @@ func (c *Config) check() *fault {
 	if c.Torch != "" && !torchVersion.MatchString(c.Torch) {
 		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is no version such as \"2.14\"", c.Torch)})
 	}
-	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout} {
+	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout, "memory_wait": c.MemoryWait} {
 		if d == 0 {
 			faults = append(faults, &fault{key, "must be more than 0"})
 		}

@@ -90,6 +90,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"budget = \"99999999999TiB\"\n", `:1: budget: "99999999999TiB" is not an amount such as "24GiB"`},
 		{"idle_exit = \"soon\"\n", `:1: idle_exit: "soon" is not a time span such as "90s" or "10m"`},
 		{"load_timeout = \"0s\"\n", `:1: load_timeout: must be more than 0`},
+		{"memory_wait = \"0s\"\n", `:1: memory_wait: must be more than 0`},
 		{"policy = \"all\"\n", `:1: policy: "all" is none of any, pinned`},
 		{"roots = [\"models\"]\n", `:1: roots: "models" is neither an absolute path nor starts with ~/`},
 		{"[instance.'1']\nhandles = 'fast'\n", `:2: handles: "fast" is none of mapped, value, legacy`},

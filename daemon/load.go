@@ -120,10 +120,6 @@ const gpuWorkers = 10
 // minWorkers keep a disk busy where there are few processors.
 const minWorkers = 4
 
-// gpuPatience is how long a load waits for memory of a GPU that others have: an
-// engine that was ended a moment ago, or one that only looks what would fit.
-const gpuPatience = 5 * time.Second
-
 // run starts the loader; when the device is full, once more after the entries
 // that nobody uses have made room. Of a GPU's memory others may give some back: the
 // second time that is waited for, whether there was anything to evict or not.
@@ -146,7 +142,7 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 		return result, err
 	}
 	if s.o.GPU {
-		job.Patience = gpuPatience
+		job.Patience = time.Duration(c.MemoryWait)
 	}
 	if ticket.Free(target.Plan.Table.Segments[0]) > 0 || s.o.GPU {
 		progress(loader.Progress{Total: target.Plan.Table.Bytes()})

@@ -87,7 +87,7 @@ func testTenantBefore(t *testing.T, dir string) {
 		s := r.status()
 		return len(s.Entries) == 1 && s.Entries[0].Progress != nil && s.Entries[0].Progress.Waiting == "210176 bytes, of which 0 are free"
 	})
-	r.like(<-answered, fmt.Sprintf("error: load model: allocate 210176 bytes: only 0 are free, and there was no more within 5s; "+
+	r.like(<-answered, fmt.Sprintf("error: load model: allocate 210176 bytes: only 0 are free, and there was no more within 1.5s; "+
 		"64.0 MiB of 64.0 MiB are used: %s (pid %d) 60.0 MiB, a process (pid 1234567) 1.0 MiB, 3.0 MiB of no process (wcache evict frees what is held, all else is another program's)",
 		strings.TrimSpace(string(comm)), pid))
 	if !strings.Contains(r.log.String(), "waiting for memory of the device") {
@@ -143,7 +143,7 @@ func testTenantDuring(t *testing.T, dir string) {
 	r.refused("error: load model: …cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY" + smi)
 	r.free()
 	r.faults("FAKE_CUDA_FAIL=cuMemCreate:1:2")
-	r.refused("error: load model: allocate 2097152 bytes: the device has refused, though 17179869184 are free, and there was no more within 5s; " +
+	r.refused("error: load model: allocate 2097152 bytes: the device has refused, though 17179869184 are free, and there was no more within 1.5s; " +
 		"60.0 MiB of 100.0 MiB are used: a process (pid 1234567) 60.0 MiB (wcache evict frees what is held, all else is another program's)")
 	r.free()
 	r.faults("")
@@ -249,7 +249,10 @@ func testForeign(t *testing.T, dir string) {
 	p.end()
 	q := r.gets("llama-tp2r1")
 	q.end()
-	r.eventually("the store has all", func() bool { return r.manager.names() == "s- s- t- t-" })
+	r.eventually("the store and the manifest have both", func() bool {
+		b, _ := os.ReadFile(r.path("state/manifest.toml"))
+		return r.manager.names() == "s- s- t- t-" && strings.Count(string(b), "[[entry]]\n") == 2
+	})
 	r.kill()
 	var segments []*stored
 	for i := range r.manager.held {

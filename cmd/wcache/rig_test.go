@@ -131,7 +131,7 @@ func newRig(t *testing.T, drivers string, gpus ...string) *rig {
 		envRoot + "=" + r.path("root"), envFaults + "=" + r.path("faults"),
 	}
 	r.nvml("gpu " + r.uuid + "\ntotal 16384\nused 0\necc 0")
-	must(t, os.WriteFile(r.path("wcache.toml"), []byte("load_timeout = \"60s\"\nworkers = 2\n"), 0o600))
+	must(t, os.WriteFile(r.path("wcache.toml"), []byte("load_timeout = \"60s\"\nmemory_wait = \"1500ms\"\nworkers = 2\n"), 0o600))
 	t.Cleanup(r.end)
 	return r
 }
