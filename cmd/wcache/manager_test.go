@@ -19,6 +19,7 @@ import (
 // manager is what the tests need of a service manager: it keeps descriptors.
 type manager struct {
 	conn  *os.File
+	raw   syscall.RawConn
 	ended chan struct{}
 
 	mu   sync.Mutex
@@ -39,13 +40,12 @@ func newManager(path string) (*manager, error) {
 		return nil, errors.Join(err, unix.Close(n))
 	}
 	m := &manager{conn: os.NewFile(uintptr(n), path), ended: make(chan struct{})}
-	raw, err := m.conn.SyscallConn()
-	if err != nil {
+	if m.raw, err = m.conn.SyscallConn(); err != nil {
 		return nil, errors.Join(err, m.conn.Close())
 	}
 	go func() { // what waits is read at once: few datagrams may, and they hold descriptors
 		defer close(m.ended)
-		_ = raw.Read(func(n uintptr) bool {
+		_ = m.raw.Read(func(n uintptr) bool {
 			m.receive(int(n))
 			return false // until the socket is closed
 		})
@@ -100,6 +100,9 @@ func (m *manager) receive(socket int) {
 
 // pass has a command be started with a socket and with what is held.
 func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
+	if err := m.raw.Control(func(n uintptr) { m.receive(int(n)) }); err != nil { // what the last process sent
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	cmd.ExtraFiles = []*os.File{socket}
