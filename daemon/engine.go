@@ -81,7 +81,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, protocol.Mismatch([]string{"is_draft"}))
 		return
 	}
-	if p.elsewhere() && !(p.pid != 0 && s.keeps()) {
+	if p.elsewhere() && (p.pid == 0 || !s.keeps()) {
 		err := errors.New("the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"legacy\" in wcache.toml")
 		log.Warn("get_state refused", "err", err)
 		s.recordRefusal(key, p, role, &resolve.Refusal{Reason: err.Error()})

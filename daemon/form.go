@@ -21,10 +21,16 @@ import (
 
 // form is how an entry is handed out to an engine.
 func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (protocol.Form, error) {
-	if handles, err := legacy(hold.Segments()); handles != nil || err != nil {
+	handles, err := legacy(hold.Segments())
+	switch {
+	case err != nil:
+		return nil, err
+	case handles != nil && s.o.AMD: // whose builds of vLLM are bound to a torch of their own
+		return torch.Legacy{Handles: handles}, nil
+	case handles != nil:
 		// Every torch takes a bare handle: one that isn't known is no reason to refuse.
 		header, _ := headerFor(request.Key.Str("vllm_version"), p, s.configuration().Torch)
-		return torch.Legacy{Handles: handles, Header: header}, err
+		return torch.Legacy{Handles: handles, Header: header}, nil
 	}
 	var numbers []int
 	var readers []io.ReaderAt

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -34,9 +35,8 @@ type Keeper interface {
 // descriptor, and frees the memory when released is closed: then no descriptor of
 // it is left.
 func Keep(handle [HandleBytes]byte, bytes int64) (s Segment, released <-chan struct{}, err error) {
-	// Packets, so that what is read is the handle whole; non-blocking on this side,
-	// so that Go's poller waits and no thread does.
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	// Non-blocking, so that Go's poller waits and no thread does.
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return Segment{}, nil, fmt.Errorf("keep segment: make socketpair: %w", err)
 	}
@@ -66,6 +66,7 @@ func Keep(handle [HandleBytes]byte, bytes int64) (s Segment, released <-chan str
 func (s Segment) Handle() (handle [HandleBytes]byte, kept bool, err error) {
 	var b [HandleBytes + 1]byte
 	n, _, err := unix.Recvfrom(s.FD.Int(), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	runtime.KeepAlive(s.FD)
 	switch {
 	case errors.Is(err, unix.ENOTSOCK):
 		return handle, false, nil
@@ -90,6 +91,7 @@ func (s Segment) Gone() error {
 	set := []unix.PollFd{{Fd: int32(s.FD.Int())}} // hanging up is always told
 	for {
 		_, err := unix.Poll(set, 0)
+		runtime.KeepAlive(s.FD)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue

@@ -69,9 +69,10 @@ const askTime = 3 * time.Second
 // memoryUsers says who holds the memory of a job's device, in the loader child: "" where
 // nobody can tell, or not in time.
 func memoryUsers(ctx context.Context, name string) string {
-	if name == deviceHost {
+	if name == deviceHost || strings.HasPrefix(name, hipPrefix) {
 		return ""
 	}
+	name = strings.TrimPrefix(name, legacyPrefix)
 	ctx, cancel := context.WithTimeoutCause(ctx, askTime, errors.New("the driver doesn't answer"))
 	defer cancel()
 	said := make(chan loader.Health, 1)

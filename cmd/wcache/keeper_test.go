@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,10 +39,11 @@ func engineDevice(r *protocol.Reply) (device.Device, error) {
 // addLegacy maps what a legacy handle is for: SHAREABLE_CUDA_MALLOC of c10's
 // CUDACachingAllocator.cpp.
 func (m *mapped) addLegacy(handle []byte) error {
-	if len(handle) != 2+device.HandleBytes || handle[0] != 3 || handle[1] != 'c' {
+	bare, header := bytes.CutPrefix(handle, []byte{3, 'c'})
+	if len(bare) != device.HandleBytes || header == (os.Getenv(envHIP) != "") {
 		return fmt.Errorf("read handle %x: it is no legacy one", handle)
 	}
-	x, err := m.device.(*cuda.Keeper).MapHandle([device.HandleBytes]byte(handle[2:]), 2<<20)
+	x, err := m.device.(*cuda.Keeper).MapHandle([device.HandleBytes]byte(bare), 2<<20)
 	m.by[string(handle)] = x
 	return err
 }
