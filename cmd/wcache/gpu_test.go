@@ -130,7 +130,7 @@ func testFaults(t *testing.T, dir string) {
 		r.free()
 	}
 	r.faults("FAKE_CUDA_NO_VMM=1")
-	r.refused("error: load model: open device …: its driver can't export memory as a descriptor" + missing)
+	r.refused("error: load model: open device …: its driver can't export memory as a descriptor; handles = \"legacy\" in wcache.toml needs none" + missing)
 	r.free()
 	r.faults("")
 	r.gets("llama-tp1r0").end()

@@ -76,7 +76,7 @@ func whatToDo(r Result, exists func(path string) bool) string {
 type NoExport struct{ UUID string }
 
 func (e *NoExport) Error() string {
-	return fmt.Sprintf("open GPU %s: its driver can't export memory as a descriptor", e.UUID)
+	return fmt.Sprintf("open GPU %s: its driver can't export memory as a descriptor; handles = \"legacy\" in wcache.toml needs none", e.UUID)
 }
 
 // NotFound is the error for a name that isn't exactly one GPU's.
