@@ -160,6 +160,24 @@ func testLostInLoad(t *testing.T, dir string) {
 	r.free()
 }
 
+// Memory that a process keeps goes with the GPU, too, and with it the process.
+func testLostKept(t *testing.T, dir string) {
+	r := newRig(t, dir)
+	must(t, os.WriteFile(r.path("wcache.toml"), []byte("handles = \"legacy\"\n"), 0o600))
+	r.serve("0")
+	warm := r.command("/proc/self/exe")
+	warm.Args = []string{"wcache", "--socket", r.socket, "warm", "../../testdata/checkpoints/llama"}
+	must(t, warm.Run())
+	r.seen("ok")
+	if n := r.used(r.uuid); n != 2<<20 {
+		t.Errorf("%d bytes of the GPU are in use", n)
+	}
+	r.nvml("gpu " + r.uuid + "\nfail 15")
+	r.seen("lost")
+	r.free()
+	r.eventually("its keeper has ended", func() bool { return strings.Contains(r.log.String(), "keeper ended") })
+}
+
 // A driver that keeps whoever asks keeps nobody else: weights are served and loaded,
 // and the status is told in time.
 func testHangs(t *testing.T, dir string) {

@@ -36,6 +36,7 @@ func TestGPU(t *testing.T) {
 		"D5 lost":                     testLost,
 		"D5 reset required":           testResetRequired,
 		"D5 memory errors":            testMemoryErrors,
+		"D5 lost with a keeper":       testLostKept,
 		"D5 lost in mid-load":         testLostInLoad,
 		"D5 hangs":                    testHangs,
 		"D5 memory errors while away": testErrorsWhileAway,
