@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
 )
@@ -81,8 +82,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, protocol.Mismatch([]string{"is_draft"}))
 		return
 	}
-	if p.elsewhere() && (p.pid == 0 || !s.keeps()) {
-		err := errors.New("the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"legacy\" in wcache.toml")
+	if err := s.barred(p); err != nil {
 		log.Warn("get_state refused", "err", err)
 		s.recordRefusal(key, p, role, &resolve.Refusal{Reason: err.Error()})
 		s.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
@@ -126,6 +126,23 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		return
 	}
 	log.Info("get_state", "model", hold.Model(), "bytes", hold.Table().Bytes(), "hit", hold.Hit(), "seconds", time.Since(begin).Seconds())
+}
+
+// barred is why an engine could do nothing with what it would be given, which it
+// notices when it is too late for it to load from disk.
+func (s *Server) barred(p peer) error {
+	what, mend := p.barrier()
+	other := config.HandlesValue
+	if s.o.GPU {
+		other = config.HandlesLegacy
+	}
+	switch {
+	case what == "" || p.pid != 0 && (s.keeps() || s.byValue()):
+		return nil
+	case p.pid != 0: // an engine whose end can be waited for
+		mend += fmt.Sprintf(", or set handles = %q in wcache.toml", other)
+	}
+	return fmt.Errorf("the engine %s it can't reach this process's memory: %s", what, mend)
 }
 
 // state is the reply that hands out an entry.

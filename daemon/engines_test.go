@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
 )
@@ -194,23 +195,56 @@ func TestForcedEviction(t *testing.T) {
 	}
 }
 
-// One in another pid namespace would open another process's files under this
-// process's number.
-func TestOtherNamespace(t *testing.T) {
-	t.Parallel()
-	i := start(t, nil)
-	p := &process{Cmd: exec.Command("/proc/self/exe", "engine", i.target), dir: t.TempDir()}
-	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	if err := p.begin(); err != nil {
-		t.Skipf("no new pid namespace can be made here: %v", err)
+// Engines that can't look into this process are told so before they are given
+// anything: one in another pid namespace would open another process's files under
+// this process's number. What holds the bytes itself any of them can have.
+func TestBarriers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be of other groups and namespaces")
 	}
-	defer p.end()
-	p.send(t, getState(t, key(t, "llama-tp1r0")))
-	if got := p.line(t); !strings.HasPrefix(got, "mismatch  [the engine is in another pid namespace") {
-		t.Error(got)
+	self := func(kind uintptr) *syscall.SysProcAttr {
+		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+		return &syscall.SysProcAttr{Cloneflags: kind, UidMappings: ids, GidMappings: ids}
 	}
-	p.send(t, recorded(t, "0.33.0-get_memory"))
-	if got := p.line(t); got != "ok" {
-		t.Error(got)
+	mapped := start(t, nil)
+	value := start(t, func(s *setup) { s.Config.Handles = config.HandlesValue })
+	for _, tt := range []struct {
+		name, role string
+		how        *syscall.SysProcAttr
+		want       string
+	}{
+		{"group", "weak engine", &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 12345}},
+			"the engine is of group 12345 and this process of 0, so that it can't reach this process's memory: start both as the same group, without newgrp, or set handles = \"value\" in wcache.toml"},
+		{"capabilities", "weak engine", nil,
+			"the engine has fewer capabilities than this process, so that it can't reach this process's memory: start both with the same, or set handles = \"value\" in wcache.toml"},
+		{"pid", "engine", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID},
+			"the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"value\" in wcache.toml"},
+		{"user", "engine", self(syscall.CLONE_NEWUSER),
+			"the engine is in another user namespace, where it can't reach this process's memory: run the two in one, or set handles = \"value\" in wcache.toml"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ask := func(socket string) *process {
+				p := &process{Cmd: exec.Command("/proc/self/exe", tt.role, socket), dir: t.TempDir()}
+				p.SysProcAttr = tt.how
+				if err := p.begin(); err != nil {
+					t.Skipf("no such process can be made here: %v", err)
+				}
+				t.Cleanup(p.end)
+				p.send(t, getState(t, key(t, "llama-tp1r0")))
+				return p
+			}
+			if got := ask(value.target).line(t); got != "ok" {
+				t.Error("by value:", got)
+			}
+			p := ask(mapped.target)
+			if got := p.line(t); got != "mismatch  ["+tt.want {
+				t.Error(got)
+			}
+			p.send(t, recorded(t, "0.33.0-get_memory"))
+			if got := p.line(t); got != "ok" {
+				t.Error(got)
+			}
+		})
 	}
 }

@@ -45,11 +45,14 @@ func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (prot
 		}
 		return torch.Expandable{PID: os.Getpid(), FDs: numbers, Header: header}, nil
 	}
-	if s.configuration().Handles == config.HandlesValue {
+	if s.byValue() {
 		return torch.ByValue{Segments: readers}, nil
 	}
 	return torch.Mapped{PID: os.Getpid(), FDs: numbers}, nil
 }
+
+// byValue reports whether replies hold the bytes of host memory themselves.
+func (s *Server) byValue() bool { return !s.o.GPU && s.configuration().Handles == config.HandlesValue }
 
 // headerFor chooses the form of a handle that the engine's torch reads: by the
 // release of vLLM, which pins one, else by the torch that the process has mapped,

@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +38,8 @@ func TestMain(m *testing.M) {
 			exit(loadMain(os.Args[2:]))
 		case "engine":
 			exit(engineMain(os.Args[2]))
+		case "weak engine":
+			exit(weakMain(os.Args[2]))
 		case "hasty":
 			exit(hastyMain(os.Args[2]))
 		case "lock":
@@ -132,6 +136,15 @@ func engineMain(socket string) error {
 		fmt.Fprintln(os.Stdout, reply.Status, reply.Message, reply.Fields)
 	}
 	return in.Err()
+}
+
+// weakMain is engineMain without the right to look into any process, which root has.
+func weakMain(socket string) error {
+	runtime.LockOSThread() // bounds are a thread's
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_PTRACE, 0, 0, 0); err != nil {
+		return err
+	}
+	return syscall.Exec("/proc/self/exe", []string{"engine", "engine", socket}, os.Environ())
 }
 
 // hastyMain sends what it reads and ends without waiting for an answer.

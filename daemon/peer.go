@@ -20,8 +20,9 @@ import (
 
 // peer is the process at the other end of a connection.
 type peer struct {
-	pid int
+	pid int // 0: of a pid namespace that this one can't see into
 	uid int
+	gid int
 }
 
 // peerOf asks the kernel who connected.
@@ -37,21 +38,53 @@ func peerOf(conn *net.UnixConn) (peer, error) {
 	}); err != nil || credErr != nil {
 		return peer{}, fmt.Errorf("check peer: %w", errors.Join(err, credErr))
 	}
-	return peer{pid: int(cred.Pid), uid: int(cred.Uid)}, nil
+	return peer{pid: int(cred.Pid), uid: int(cred.Uid), gid: int(cred.Gid)}, nil
 }
 
-// elsewhere reports whether the process is known to be in another pid namespace.
-// There the number of this process means nothing, or another process.
-func (p peer) elsewhere() bool {
-	if p.pid == 0 { // in none of ours
-		return true
+// barrier says what is known to keep the process from taking descriptors of this
+// one, and what to do about it; "" for nothing. In another pid namespace this
+// process's number means another process or none, and the rest is what ptrace(2)
+// demands of whoever looks into a process.
+func (p peer) barrier() (what, mend string) {
+	switch {
+	case p.pid == 0 || p.apart("pid"):
+		return "is in another pid namespace, where", "run the two in one, such as with --pid=host"
+	case p.apart("user"):
+		return "is in another user namespace, where", "run the two in one"
 	}
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.pid))
+	theirs, err := capabilities(p.pid)
+	if err != nil || theirs>>unix.CAP_SYS_PTRACE&1 == 1 {
+		return "", ""
+	}
+	ours, err := capabilities(os.Getpid())
+	switch {
+	case p.gid != os.Getegid():
+		return fmt.Sprintf("is of group %d and this process of %d, so that", p.gid, os.Getegid()), "start both as the same group, without newgrp"
+	case err == nil && ours&^theirs != 0:
+		return "has fewer capabilities than this process, so that", "start both with the same"
+	}
+	return "", ""
+}
+
+// apart reports whether the process is known to be in another namespace of a kind.
+func (p peer) apart(kind string) bool {
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind))
 	if err != nil {
 		return false // it has ended, or doesn't let itself be looked at
 	}
-	ours, err := os.Readlink("/proc/self/ns/pid")
+	ours, err := os.Readlink("/proc/self/ns/" + kind)
 	return err == nil && ours != theirs
+}
+
+// capabilities are those that a process may use, a bit each.
+func capabilities(pid int) (uint64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(status), "\nCapPrm:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 }
 
 // name is the process's own name, "" if it has ended.

@@ -437,7 +437,7 @@ func TestManualOthers(t *testing.T) {
 	if err != nil {
 		t.Skipf("no pid namespace: %v %s", err, out)
 	}
-	const want = "mismatch: the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"legacy\" in wcache.toml\n"
+	const want = "mismatch: the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"value\" in wcache.toml\n"
 	if string(out) != want {
 		t.Errorf("got %s", out)
 	}
