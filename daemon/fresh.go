@@ -51,12 +51,12 @@ func (s *Server) meant(e manifest.Entry) error {
 	limit := time.Duration(c.LoadTimeout)
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, &tooSlow{limit})
 	defer cancel()
-	target, err := resolve.Resolve(ctx, s.resolving(c), e.Key)
+	dir, err := resolve.Directory(ctx, s.resolving(c), e.Key)
 	switch {
 	case err != nil:
 		return err
-	case !resolve.SameDir(target.Dir.Path, e.Dir):
-		return fmt.Errorf("its key means %s now", target.Dir.Path)
+	case !resolve.SameDir(dir.Path, e.Dir):
+		return fmt.Errorf("its key means %s now", dir.Path)
 	}
 	s.decide(e.Key, found)
 	return nil
@@ -66,10 +66,17 @@ func (s *Server) resolving(c config.Config) resolve.Options {
 	return resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD}
 }
 
+// maxDecided is more than the keys that a GPU has room for. What is forgotten is
+// resolved again.
+const maxDecided = 1000
+
 // decide remembers what a key was resolved by.
 func (s *Server) decide(key fingerprint.Key, found string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.decided) >= maxDecided {
+		clear(s.decided)
+	}
 	s.decided[key.ID()] = found
 }
 

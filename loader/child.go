@@ -30,7 +30,7 @@ type Opener func(name string, blockBytes int) (device.Device, error)
 // Child does the one job that comes over conn, the descriptor ChildFD, which it
 // takes over. Open opens the device that the job names.
 //
-// It returns an error that the parent has been told of already. It returns at
+// An error of which the parent was told is an [*Error]. Child returns at
 // once, even while a device hangs, when ctx is done or the parent is gone: the
 // process must then exit, which is all the cleaning up that there is. With a
 // [device.Keeper] it returns when nobody holds the segment any more, whether the
@@ -78,7 +78,10 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = p.send(&packet{Says: saysError, Error: classify(err)}, nil) // it may be gone
+		said := classify(err)
+		if p.send(&packet{Says: saysError, Error: said}, nil) == nil { // it may be gone
+			return said
+		}
 	}
 	return err
 }

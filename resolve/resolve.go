@@ -53,6 +53,15 @@ type Target struct {
 // directories have equal headers, compares their data; it stops early when ctx
 // is done.
 func Resolve(ctx context.Context, o Options, key fingerprint.Key) (*Target, error) {
+	dir, err := Directory(ctx, o, key)
+	if err != nil {
+		return nil, err
+	}
+	return Plan(o, key, dir)
+}
+
+// Directory is Resolve without the plan.
+func Directory(ctx context.Context, o Options, key fingerprint.Key) (*weights.Dir, error) {
 	dir, err := find(ctx, o, key)
 	if err != nil {
 		return nil, err
@@ -60,7 +69,7 @@ func Resolve(ctx context.Context, o Options, key fingerprint.Key) (*Target, erro
 	if err := match(key, dir); err != nil {
 		return nil, err
 	}
-	return Plan(o, key, dir)
+	return dir, nil
 }
 
 // Plan chooses the loader for a key whose directory is known, and plans.

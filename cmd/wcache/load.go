@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -25,7 +26,11 @@ func (a *app) load() *cobra.Command {
 			if st, err := conn.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
 			}
-			return loader.Child(cmd.Context(), conn, open, memoryUsers)
+			err := loader.Child(cmd.Context(), conn, open, memoryUsers)
+			if errors.As(err, new(*loader.Error)) { // the daemon says it, where the request ends
+				return &silent{exitFailed}
+			}
+			return err
 		},
 	}
 }
