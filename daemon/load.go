@@ -116,16 +116,18 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 
 // gpuWorkers fill a GPU fastest: on an H200 ten threads that copy from the page
 // cache keep the bus full, and what each more of them costs is the pinning of its
-// staging. A load that casts is bound by the processors, and takes as many workers
-// as a load into host memory.
+// staging. A load that casts, or that picks rows from between other ranks', is bound
+// by the processors, and takes as many workers as a load into host memory.
 const gpuWorkers = 10
 
 // minWorkers keep a disk busy where there are few processors.
 const minWorkers = 4
 
-// casts reports whether a plan changes elements on the way.
-func casts(p *layout.Plan) bool {
-	return slices.ContainsFunc(p.Copies, func(c layout.Copy) bool { return c.From != c.To })
+// laborious reports whether a plan has copies that are more than reading a file.
+func laborious(p *layout.Plan) bool {
+	return slices.ContainsFunc(p.Copies, func(c layout.Copy) bool {
+		return c.From != c.To || c.Rows > 1 && c.SrcStride != c.RowBytes
+	})
 }
 
 // run starts the loader; when the device is full, once more after the entries
@@ -133,7 +135,7 @@ func casts(p *layout.Plan) bool {
 // second time that is waited for, whether there was anything to evict or not.
 func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Target, ticket *cache.Ticket) (*loader.Result, error) {
 	job := loader.Job{Device: s.device(c), Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
-	if s.o.GPU && job.Workers == 0 && !casts(target.Plan) {
+	if s.o.GPU && job.Workers == 0 && !laborious(target.Plan) {
 		job.Workers = min(gpuWorkers, max(runtime.GOMAXPROCS(0), minWorkers))
 	}
 	progress := func(p loader.Progress) {
