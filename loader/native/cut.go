@@ -10,7 +10,7 @@ import (
 const (
 	// Rows that lie no further apart are read with what lies between them, which
 	// costs less than a system call for each; see BenchmarkRows.
-	gapBytes = 4 << 10
+	gapBytes = 3 << 10
 	// Neighbours of at most this size may share a read.
 	smallBytes = 32 << 10
 )
