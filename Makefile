@@ -22,7 +22,7 @@ export CGO_CFLAGS  := -g -O2 -Wno-deprecated-declarations
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: build
 build: ## build bin/wcache and bin/wcache-generator
@@ -39,6 +39,13 @@ test: ## all quick tests, with the race detector
 .PHONY: test-engine
 test-engine: build ## the unmodified vLLM engine against wcache serve (installs vLLM once, 10 GB)
 	./enginetest/run.sh '$(ENGINE)' '$(ENGINE_VENV)'
+
+.PHONY: prepare
+prepare: ## install what the tests below need once: the engine, Debian 12 and 13 (11 GB, root)
+	./enginetest/install.sh '$(ENGINE)' '$(ENGINE_VENV)'
+	./systemdtest/debian.sh '$(DEBIAN_13)'
+	./systemdtest/debian.sh '$(DEBIAN_12)' bookworm rpm
+	CGO_ENABLED=0 go tool -n -modfile=tools/nfpm/go.mod nfpm >/dev/null
 
 # The user manager for tests, and a Debian 13 to run it on.
 BED       ?= ../shared/testbed/user-manager.sh

@@ -13,21 +13,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
 engine=${1:?usage: run.sh ENGINE VENV} venv=${2:?usage: run.sh ENGINE VENV}
 
-fail() {
-    echo "enginetest: error: $1" >&2
-    [ -z "${2-}" ] || echo "enginetest: hint: $2" >&2
-    exit 1
-}
-
-[ -x "$engine/run.sh" ] || fail "no engine test bed in $engine" "make test-engine ENGINE=DIR"
-need=12 # GB, with what pip unpacks meanwhile
-if ! compgen -G "$venv/lib/python3.*/site-packages/vllm-*.dist-info" >/dev/null; then
-    mkdir -p "$venv"
-    free=$(($(df --output=avail -B1000000000 "$venv" | tail -n 1)))
-    [ "$free" -ge "$need" ] || fail "vLLM needs $need GB in $venv, and $free GB are free" "make test-engine ENGINE_VENV=DIR, on a larger disk"
-    echo "enginetest: installing vLLM in $venv, once; this takes some minutes"
-fi
-"$engine/install.sh" "$venv" || fail "vLLM can't be installed in $venv"
+"$here/install.sh" "$engine" "$venv"
 
 dir=$(mktemp -d)
 trap 'kill "${daemon-}" 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
