@@ -41,6 +41,9 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
+// otherNumbers is a user namespace in which this user is user 100000 outside.
+func otherNumbers() string { return fmt.Sprintf("%d 100000 65536\n", os.Getuid()) }
+
 // Whole screens, of machines that people have.
 func TestScreens(t *testing.T) {
 	for _, tt := range []struct {
@@ -62,7 +65,7 @@ func TestScreens(t *testing.T) {
 			delete(b.env, "XDG_RUNTIME_DIR")
 			b.running.Peer, b.gpu.Free = 0, 139<<30
 			b.put(t, "run/.containerenv", "")
-			b.put(t, "proc/self/uid_map", "0 100000 65536\n")
+			b.put(t, "proc/self/uid_map", otherNumbers())
 			b.remove(t, "var/lib/systemd/linger/ada", "dev/nvidia-uvm")
 		}},
 	} {
@@ -149,7 +152,7 @@ var faults = []fault{
 		b.put(t, ".dockerenv", "")
 		b.running = nil
 	}},
-	{"users have other numbers here", file("proc/self/uid_map", "0 100000 65536\n")},
+	{"users have other numbers here", file("proc/self/uid_map", otherNumbers())},
 	{"this user has no number outside", file("proc/self/uid_map", "4000000 0 1\n")},
 	{"the service is in a user namespace", unit("service", "PrivateUsers=yes")},
 	{"/tmp is private", func(t *testing.T, b *bench) {
