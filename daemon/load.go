@@ -24,11 +24,16 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
+// errLost is the error of a load at whose end the GPU is well, and was not meanwhile.
+var errLost = errors.New("load model: the GPU lost what was in its memory meanwhile")
+
 // load is what the cache calls for a key that it doesn't hold. Files that change
-// under a load are planned anew, once: whoever writes them has hardly finished.
+// under a load are planned anew, once: whoever writes them has hardly finished. What
+// a GPU has lost is loaded again, once: that is seen when somebody looks, and may be
+// from before the load.
 func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
 	contents, err := s.loadOnce(ctx, key, ticket)
-	if changed(err) {
+	if changed(err) || errors.Is(err, errLost) {
 		s.log.Info("planning again", "key", key.ID()[:12], "err", err)
 		contents, err = s.loadOnce(ctx, key, ticket)
 	}
@@ -89,15 +94,15 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 	if err != nil {
 		return nil, s.blame(whole, err, time.Now())
 	}
+	if result.Keeper != nil {
+		s.keep(result.Keeper)
+	}
 	if s.gpu.lost() != losses {
 		result.Close()
 		if err := s.usable(ctx); err != nil {
 			return nil, err
 		}
-		return nil, errors.New("load model: the GPU lost what was in its memory meanwhile")
-	}
-	if result.Keeper != nil {
-		s.keep(result.Keeper)
+		return nil, errLost
 	}
 	took := time.Since(begin)
 	s.decide(key, found)

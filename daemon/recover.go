@@ -41,9 +41,6 @@ func (s *Server) Recover(kept []Kept) {
 		s.log.Error("manifest is not used", "err", err)
 		m = new(manifest.Manifest)
 	}
-	if m.Uncorrected != nil {
-		s.gpu.outlived(*m.Uncorrected)
-	}
 	shelf := s.shelve(kept)
 	n := 0
 	for _, e := range m.Entries {
@@ -61,6 +58,9 @@ func (s *Server) Recover(kept []Kept) {
 		s.drop(name, f, "nothing in the manifest or among the connections goes with it")
 	}
 	if n > 0 {
+		if m.Uncorrected != nil { // without entries a count says nothing, and could be another GPU's
+			s.gpu.outlived(*m.Uncorrected)
+		}
 		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
 	}
 	if len(kept) > 0 || len(m.Entries) > 0 {
