@@ -159,11 +159,20 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 	if s.o.GPU {
 		job.Patience = time.Duration(c.MemoryWait)
 	}
-	if ticket.Free(target.Plan.Table.Segments[0]) > 0 || s.o.GPU {
+	if ticket.Free(missing(full, target.Plan.Table.Segments[0])) > 0 || s.o.GPU {
 		progress(loader.Progress{Total: target.Plan.Table.Bytes()})
 		result, err = loader.Run(ctx, s.o.Loader, job, progress)
 	}
 	return result, err
+}
+
+// missing is how many bytes of entries a model has to have out of its way. Where the
+// device has refused what it says is free, that is no help.
+func missing(full *loader.Error, model int64) int64 {
+	if n := max(full.Want, model) - full.Free; n > 0 {
+		return n
+	}
+	return model
 }
 
 // loadFiles are the descriptors that a load needs at once: the job, the loader's

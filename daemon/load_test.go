@@ -197,6 +197,28 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// On a device that is full, what nobody uses makes room for as much as is missing,
+// and not for the whole model.
+func TestMakesRoom(t *testing.T) {
+	// No other test's memory may count: the loader looks at all of this process.
+	i := start(t, func(s *setup) { s.Loader.Command = []string{"/proc/self/exe", "small load", "300000"} })
+	half := key(t, "llama-tp2r1")
+	engine := startProcess(t, "engine", i.target)
+	engine.send(t, getState(t, half))
+	if got := engine.line(t); got != "ok" {
+		t.Fatal(got)
+	}
+	engine.kill()
+	eventually(t, "the engine is noticed to be gone", func() bool { return len(i.entry(t, half).Engines) == 0 })
+	if e := i.entry(t, half); e.Bytes > 200_000 {
+		t.Fatalf("%d bytes are no less than the whole model", e.Bytes)
+	}
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	if e := i.entry(t, half); e != nil {
+		t.Errorf("still there: %+v", e)
+	}
+}
+
 // Warming says how far it is, ends with the entry, and ends its wait when its
 // client goes.
 func TestWarm(t *testing.T) {

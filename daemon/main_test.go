@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,6 +37,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "load":
 			exit(loadMain(os.Args[2:]))
+		case "small load":
+			exit(smallMain(os.Args[2]))
 		case "engine":
 			exit(engineMain(os.Args[2]))
 		case "weak engine":
@@ -80,6 +83,45 @@ func loadMain(args []string) error {
 		}
 	}
 	return loader.Child(context.Background(), os.NewFile(loader.ChildFD, "job"), open, nil)
+}
+
+// smallMain is the loader child of a device that has so many bytes, less what its
+// parent holds.
+func smallMain(total string) error {
+	n, err := strconv.ParseInt(total, 10, 64)
+	if err != nil {
+		return err
+	}
+	open := func(string, int) (device.Device, error) { return &small{host.Open(), n}, nil }
+	return loader.Child(context.Background(), os.NewFile(loader.ChildFD, "job"), open, nil)
+}
+
+type small struct {
+	device.Device
+	total int64
+}
+
+func (s *small) Alloc(bytes int64) (device.Buffer, error) {
+	free := s.total
+	held, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", os.Getppid()))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range held {
+		to, err := os.Readlink(f)
+		if err != nil || !strings.HasPrefix(to, "/memfd:wcache-segment") {
+			continue
+		}
+		st, err := os.Stat(f)
+		if err != nil {
+			return nil, err
+		}
+		free -= st.Size()
+	}
+	if bytes > free {
+		return nil, &device.NoMemory{Want: bytes, Free: free}
+	}
+	return s.Device.Alloc(bytes)
 }
 
 // gated is a device on which nothing is filled before wait has returned.
