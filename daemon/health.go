@@ -39,6 +39,7 @@ type guard struct {
 	began   time.Time      // of the last look that has ended
 	at      time.Time      // of its end
 	running chan struct{}  // closed at the end of a look that is under way, else nil
+	stuck   *loader.Stuck  // of the last look, nil if its child has ended
 	errors  int64          // uncorrected ones that what is held has outlived, -1: not known
 	losses  int            // how often weights were found to be gone
 }
@@ -47,7 +48,8 @@ type guard struct {
 var errSlowLook = errors.New("the driver doesn't answer")
 
 // look has a child ask how the GPU is, unless that was done within the given time
-// or is being done. What it gives is closed when there is an answer.
+// or is being done, or the last one hangs. What it gives is closed when there is an
+// answer.
 func (g *guard) look(ctx context.Context, within time.Duration) <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,7 +57,7 @@ func (g *guard) look(ctx context.Context, within time.Duration) <-chan struct{} 
 		return g.running
 	}
 	done := make(chan struct{})
-	if g.ask == nil || ctx.Err() != nil || g.last != nil && time.Since(g.at) < within {
+	if g.ask == nil || ctx.Err() != nil || g.last != nil && time.Since(g.at) < within || g.hangs() {
 		close(done)
 		return done
 	}
@@ -71,9 +73,25 @@ func (g *guard) look(ctx context.Context, within time.Duration) <-chan struct{} 
 	return done
 }
 
+// hangs reports whether the last look's child is there yet, which no signal reaches.
+// More of them would only be more that hang. Preconditions: mu is held.
+func (g *guard) hangs() bool {
+	if g.stuck == nil {
+		return false
+	}
+	select {
+	case <-g.stuck.Ended:
+		return false
+	default:
+		return true
+	}
+}
+
 // judge takes in what a look found.
 func (g *guard) judge(h *loader.Health, err error, began time.Time) {
 	g.mu.Lock()
+	g.stuck = nil
+	_ = errors.As(err, &g.stuck)
 	if err != nil { // which says nothing about the weights
 		h = &loader.Health{Index: -1, State: loader.GPUUnknown, Uncorrected: -1}
 		if g.last != nil {

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,5 +69,33 @@ func TestErrorsDuringLoad(t *testing.T) {
 	again()
 	if got := <-got; got != "ok" {
 		t.Error(got)
+	}
+}
+
+// A driver that keeps whoever asks, and no signal reaches, is given one process and
+// not one with each request.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	i, _ := gpu(t, g)
+	ended := make(chan struct{})
+	asked := 0 // looks wait for each other
+	i.gpu.ask = func(context.Context) (*loader.Health, error) {
+		asked++
+		return nil, &loader.Stuck{Ended: ended, Err: errSlowLook}
+	}
+	for range 3 {
+		i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0))
+	}
+	if asked != 1 {
+		t.Errorf("%d processes hang", asked)
+	}
+	if s := i.status(t); s.GPU == nil || s.GPU.State != loader.GPUUnknown {
+		t.Errorf("GPU %+v", s.GPU)
+	}
+	close(ended)
+	i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0))
+	if asked != 2 {
+		t.Errorf("asked %d times", asked)
 	}
 }

@@ -68,9 +68,22 @@ const maxHealth = 1 << 20
 // to do so by itself: one that waits for a lost GPU in the kernel gets no signal.
 const reapTime = time.Second
 
+// Stuck is the error of [Ask] about a child that was killed and didn't end. Another
+// one would most likely be left like it.
+type Stuck struct {
+	Ended <-chan struct{} // closed when it has
+	Err   error           // why it was killed
+}
+
+func (e *Stuck) Error() string { return e.Err.Error() }
+
+// Unwrap is for errors.Is.
+func (e *Stuck) Unwrap() error { return e.Err }
+
 // Ask has a child, opt.Command with the uuid as its last argument, look at a GPU,
 // and gives what it says in JSON on its standard output. When ctx is done the
-// child is killed, or given up if it doesn't end. Ask is safe for concurrent use.
+// child is killed, or given up with a [Stuck] if it doesn't end. Ask is safe for
+// concurrent use.
 func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 	if len(opt.Command) == 0 {
 		return nil, errors.New("ask about GPU: no command")
@@ -96,11 +109,13 @@ func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 		}
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()
+		err := fmt.Errorf("ask about GPU %s: %w", uuid, context.Cause(ctx))
 		select {
 		case <-ended:
+			return nil, err
 		case <-time.After(reapTime):
+			return nil, &Stuck{ended, err}
 		}
-		return nil, fmt.Errorf("ask about GPU %s: %w", uuid, context.Cause(ctx))
 	}
 	h := new(Health)
 	if err := json.Unmarshal(out.got, h); err != nil {
