@@ -206,6 +206,8 @@ func Read(r *bufio.Reader, v any) error {
 			continue
 		case errors.Is(err, io.EOF) && len(line) == 0:
 			return io.EOF
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("read control line: %w", io.ErrUnexpectedEOF)
 		case err != nil:
 			return fmt.Errorf("read control line: %w", err)
 		}

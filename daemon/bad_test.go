@@ -132,6 +132,12 @@ func TestBadControl(t *testing.T) {
 			t.Errorf("%q: got %q, %v\nwant %q", tt.send, got, err, tt.want)
 		}
 	}
+	c := send(t, i.control, []byte(`{"method":"status"}`)) // as by echo -n … | nc -N
+	do(t, c.CloseWrite())
+	got, err := io.ReadAll(c)
+	if want := `{"final":true,"error":{"code":"usage","message":"read control line: unexpected EOF"}}` + "\n"; err != nil || string(got) != want {
+		t.Errorf("without the line's end: got %q, %v", got, err)
+	}
 	i.status(t)
 }
 
