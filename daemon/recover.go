@@ -63,6 +63,7 @@ func (s *Server) Recover(kept []Kept) {
 		}
 		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
 	}
+	s.pin()
 	if len(kept) > 0 || len(m.Entries) > 0 {
 		s.log.Info("recovered", "entries", n, "of", len(m.Entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
 	}

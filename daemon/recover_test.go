@@ -345,3 +345,24 @@ func TestRecoverDrops(t *testing.T) {
 		})
 	}
 }
+
+// What was pinned, or is no more, while no process was there, counts from its start.
+func TestRecoverPinned(t *testing.T) {
+	t.Parallel()
+	store := newFDStore(t)
+	i := startStored(t, store)
+	k := key(t, "llama-tp1r0")
+	wantAnswer(t, engineAsk(t, i.target, getState(t, k)), "ok")
+	pin, err := filepath.Abs(filepath.Join(checkpoints, "llama"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pins := range [][]string{{pin}, nil} {
+		do(t, i.stop())
+		i.config.Pins = pins
+		i = restart(t, i, store)
+		if e := i.entry(t, k); e == nil || e.Pinned != (pins != nil) {
+			t.Errorf("pins %q: %+v", pins, e)
+		}
+	}
+}

@@ -161,10 +161,21 @@ func (s *Server) Reload() error {
 		return err
 	}
 	s.cache.SetBudget(int64(c.Budget))
-	s.cache.SetPinned(func(dir string) bool { return resolve.Pinned(c.Pins, dir) })
+	s.pin()
 	s.applyRoots()
 	s.changed()
 	return nil
+}
+
+// pin tells the cache what the configuration pins, unless that can't be read: then
+// what was pinned stays so.
+func (s *Server) pin() {
+	s.mu.Lock()
+	pins, broken := s.config.Pins, s.configErr != nil
+	s.mu.Unlock()
+	if !broken {
+		s.cache.SetPinned(func(dir string) bool { return resolve.Pinned(pins, dir) })
+	}
 }
 
 func (s *Server) applyRoots() {
