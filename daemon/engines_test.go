@@ -202,10 +202,6 @@ func TestBarriers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be of other groups and namespaces")
 	}
-	self := func(kind uintptr) *syscall.SysProcAttr {
-		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
-		return &syscall.SysProcAttr{Cloneflags: kind, UidMappings: ids, GidMappings: ids}
-	}
 	mapped := start(t, nil)
 	value := start(t, func(s *setup) { s.Config.Handles = config.HandlesValue })
 	for _, tt := range []struct {
@@ -219,7 +215,7 @@ func TestBarriers(t *testing.T) {
 			"the engine has fewer capabilities than this process, so that it can't reach this process's memory: start both with the same, or set handles = \"value\" in wcache.toml"},
 		{"pid", "engine", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID},
 			"the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"value\" in wcache.toml"},
-		{"user", "engine", self(syscall.CLONE_NEWUSER),
+		{"user", "engine", within(syscall.CLONE_NEWUSER, 0),
 			"the engine is in another user namespace, where it can't reach this process's memory: run the two in one, or set handles = \"value\" in wcache.toml"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -246,5 +242,24 @@ func TestBarriers(t *testing.T) {
 				t.Error(got)
 			}
 		})
+	}
+}
+
+// An engine beside the container of its own user can look into it, without any of the
+// capabilities that the daemon has there.
+func TestNoBarrier(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	const nobody = 65534
+	c := exec.Command("/proc/self/exe", "above")
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Skipf("no such process can be made here: %v", err)
+	}
+	if got, want := string(out), "barrier \"\", <nil>\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -43,6 +43,10 @@ func TestMain(m *testing.M) {
 			exit(engineMain(os.Args[2]))
 		case "weak engine":
 			exit(weakMain(os.Args[2]))
+		case "above":
+			exit(aboveMain())
+		case "below":
+			exit(belowMain())
 		case "hasty":
 			exit(hastyMain(os.Args[2]))
 		case "lock":
@@ -187,6 +191,40 @@ func weakMain(socket string) error {
 		return err
 	}
 	return syscall.Exec("/proc/self/exe", []string{"engine", "engine", socket}, os.Environ())
+}
+
+// aboveMain is an engine beside a container of its own user, in which is the daemon. It
+// says what the daemon finds to be in the way, and whether it is.
+func aboveMain() error {
+	var out strings.Builder
+	c := exec.Command("/proc/self/exe", "below")
+	c.SysProcAttr = within(syscall.CLONE_NEWUSER, os.Getuid())
+	c.Stdout, c.Stderr = &out, os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	_, err = os.Stat(fmt.Sprintf("/proc/%d/fd/0", c.Process.Pid))
+	_, _ = in.Close(), c.Wait()
+	fmt.Fprintf(os.Stdout, "barrier %q, %v\n", out.String(), err)
+	return nil
+}
+
+// belowMain is the daemon in the container: it says what it finds of its parent.
+func belowMain() error {
+	what, _ := peer{pid: os.Getppid(), uid: os.Getuid(), gid: os.Getgid()}.barrier()
+	fmt.Fprint(os.Stdout, what)
+	_, err := io.Copy(io.Discard, os.Stdin) // until it has been looked at
+	return err
+}
+
+// within is for a process in new namespaces, in which the user of that number is root.
+func within(kind uintptr, uid int) *syscall.SysProcAttr {
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+	return &syscall.SysProcAttr{Cloneflags: kind, UidMappings: ids, GidMappings: ids}
 }
 
 // hastyMain sends what it reads and ends without waiting for an answer.

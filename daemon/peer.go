@@ -46,10 +46,12 @@ func peerOf(conn *net.UnixConn) (peer, error) {
 // process's number means another process or none, and the rest is what ptrace(2)
 // demands of whoever looks into a process.
 func (p peer) barrier() (what, mend string) {
-	switch {
-	case p.pid == 0 || p.apart("pid"):
+	together, known := p.shares("pid")
+	if p.pid == 0 || known && !together {
 		return "is in another pid namespace, where", "run the two in one, such as with --pid=host"
-	case p.apart("user"):
+	}
+	together, known = p.shares("user")
+	if known && !together {
 		return "is in another user namespace, where", "run the two in one"
 	}
 	theirs, err := capabilities(p.pid)
@@ -60,20 +62,23 @@ func (p peer) barrier() (what, mend string) {
 	switch {
 	case p.gid != os.Getegid():
 		return fmt.Sprintf("is of group %d and this process of %d, so that", p.gid, os.Getegid()), "start both as the same group, without newgrp"
-	case err == nil && ours&^theirs != 0:
+	// The user who made the namespace of a container may do all in it from outside,
+	// and is one who can't be looked at from here.
+	case known && err == nil && ours&^theirs != 0:
 		return "has fewer capabilities than this process, so that", "start both with the same"
 	}
 	return "", ""
 }
 
-// apart reports whether the process is known to be in another namespace of a kind.
-func (p peer) apart(kind string) bool {
+// shares reports whether the process is in this one's namespace of a kind. That isn't
+// known of one that has ended or doesn't let itself be looked at.
+func (p peer) shares(kind string) (shared, known bool) {
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind))
 	if err != nil {
-		return false // it has ended, or doesn't let itself be looked at
+		return false, false
 	}
 	ours, err := os.Readlink("/proc/self/ns/" + kind)
-	return err == nil && ours != theirs
+	return ours == theirs, err == nil
 }
 
 // capabilities are those that a process may use, a bit each.
