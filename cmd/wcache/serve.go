@@ -73,6 +73,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if err := lend(); err != nil {
 		return err
 	}
+	// Go ends a program that can't write its log, and systemd takes that for an end by
+	// its own will: it would neither start it again nor keep what it held.
+	signal.Ignore(unix.SIGPIPE)
 	if o.config != "" {
 		o.config = absolute([]string{o.config})[0] // as messages name it
 	}
