@@ -59,7 +59,7 @@ func childMain(how string) int {
 		case "fail":
 			return errors.New("fell off the bus")
 		case "long message":
-			return errors.New(strings.Repeat("x", 1<<20))
+			return errors.New(strings.Repeat("<", 1<<20))
 		}
 		return nil
 	}

@@ -343,7 +343,7 @@ func TestChildFails(t *testing.T) {
 		{"no plan", "work", func(_ *testing.T, j *Job) { j.Plan = nil },
 			Error{Kind: KindFailed, Message: "start job: the plan has no table of one segment"}},
 		{"long message", "long message", nil,
-			Error{Kind: KindFailed, Message: strings.Repeat("x", maxText)}},
+			Error{Kind: KindFailed, Message: strings.Repeat("<", maxText)}},
 		{"exits", "exit", nil, Error{Kind: KindDied, Message: "the loader ended early: exit status 3"}},
 	}
 	for _, test := range tests {

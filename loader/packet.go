@@ -19,7 +19,7 @@ import (
 const (
 	maxPacket = 16 << 10  // bytes of JSON in one packet
 	maxJob    = 512 << 20 // bytes of an encoded job: a plan of the largest table
-	maxText   = 4 << 10   // bytes of an error's message
+	maxText   = 2 << 10   // bytes of an error's message, of which JSON can make six times as many
 	maxPieces = 4 << 10   // segments of a job
 )
 
