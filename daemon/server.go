@@ -281,7 +281,8 @@ func (s *Server) accept(ctx context.Context, l Listener) error {
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM),
+			errors.Is(err, unix.ECONNABORTED):
 			s.log.Error("cannot accept", "err", err)
 			time.Sleep(100 * time.Millisecond) // until others have closed theirs
 			continue
