@@ -56,6 +56,8 @@ type Machine struct {
 	Daemon func(ctx context.Context) (*Daemon, error)
 	// Driver asks libcuda and NVML about the instance's GPU, in another process.
 	Driver func(ctx context.Context, uuid string) (*Driver, error)
+	// Take takes a descriptor of a process, as an engine does, and closes it.
+	Take func(pid int) error
 	// Largest finds the largest model that is known, "" if there is none.
 	Largest func(ctx context.Context) (name string, bytes int64, err error)
 }
@@ -88,7 +90,8 @@ type Driver struct {
 // Run makes all checks, in the order in which one depends on another. ctx bounds
 // those that ask others.
 func Run(ctx context.Context, m Machine) []Result {
-	results := []Result{m.configuration(), m.runtimeDir()}
+	configuration, handles := m.configuration()
+	results := []Result{configuration, m.runtimeDir()}
 	var unit service
 	manager := m.manager(ctx)
 	results = append(results, manager)
@@ -108,9 +111,10 @@ func Run(ctx context.Context, m Machine) []Result {
 	if daemon != nil {
 		results = append(results, m.lastRequest(daemon))
 	}
-	results = append(results, m.lingering(), m.ptrace(), m.pidNamespace(daemon), m.userNamespace(unit), m.tempDir(unit))
+	results = append(results, m.lingering())
+	results = append(append(results, m.reach(daemon, unit, handles)...), m.tempDir(unit))
 	if m.Instance != Host {
-		return append(results, m.gpuChecks(ctx, unit, daemon)...)
+		return append(results, m.gpuChecks(ctx, unit, daemon, handles)...)
 	}
 	return append(results, m.room(ctx, m.meminfo("MemAvailable"), m.meminfo("MemTotal"), daemon))
 }

@@ -32,6 +32,7 @@ type bench struct {
 	running *Daemon
 	model   int64 // bytes of the largest one
 	gpu     *Driver
+	refused error // of taking a descriptor
 	err     error // of asking the manager, the daemon or the driver
 }
 
@@ -50,6 +51,7 @@ func healthy(t *testing.T) *bench {
 		Systemctl: b.systemctl,
 		Daemon:    func(context.Context) (*Daemon, error) { return b.running, b.err },
 		Driver:    func(context.Context, string) (*Driver, error) { return b.gpu, b.err },
+		Take:      func(int) error { return b.refused },
 		Largest: func(context.Context) (string, int64, error) {
 			if b.model == 0 {
 				return "", 0, nil

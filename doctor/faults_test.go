@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "write docs/screens")
@@ -106,6 +107,14 @@ func daemon(change func(d *Daemon)) func(*testing.T, *bench) {
 // silent is a part that doesn't answer in time.
 func silent[T any](context.Context) (*T, error) { return nil, context.DeadlineExceeded }
 
+// apart is a user namespace, and no daemon that could be in it.
+func apart(users string) func(*testing.T, *bench) {
+	return func(t *testing.T, b *bench) {
+		b.put(t, "proc/self/uid_map", users)
+		b.running = nil
+	}
+}
+
 var faults = []fault{
 	{"the configuration has a key that nobody knows", file("etc/wcache/wcache.toml", "policy = \"any\"\nbugdet = 1\n")},
 	{"no XDG_RUNTIME_DIR, as under cron", func(t *testing.T, b *bench) {
@@ -152,9 +161,21 @@ var faults = []fault{
 		b.put(t, ".dockerenv", "")
 		b.running = nil
 	}},
-	{"users have other numbers here", file("proc/self/uid_map", otherNumbers())},
-	{"this user has no number outside", file("proc/self/uid_map", "4000000 0 1\n")},
-	{"the service is in a user namespace", unit("service", "PrivateUsers=yes")},
+	{"users have other numbers here", apart(otherNumbers())},
+	{"this user has no number outside", apart("4000000 0 1\n")},
+	{"users have the same numbers in another user namespace", apart(fmt.Sprintf("%d %d 1\n", os.Getuid(), os.Getuid()))},
+	{"the daemon is of another group", func(_ *testing.T, b *bench) { b.refused = unix.EPERM }},
+	{"a seccomp profile forbids what engines do", func(_ *testing.T, b *bench) { b.refused = unix.ENOSYS }},
+	{"all of that does no harm to older handles", func(t *testing.T, b *bench) {
+		b.put(t, "etc/wcache/wcache.toml", "handles = \"legacy\"\n")
+		b.put(t, "proc/sys/kernel/yama/ptrace_scope", "2\n")
+		b.put(t, "proc/self/uid_map", fmt.Sprintf("%d %d 1\n", os.Getuid(), os.Getuid()))
+		b.running.Peer, b.refused, b.gpu.Exports = 0, unix.EPERM, false
+	}},
+	{"the service is in a user namespace", func(_ *testing.T, b *bench) {
+		b.set("wcache@0.service", "PrivateUsers=yes")
+		b.refused = unix.EPERM
+	}},
 	{"/tmp is private", func(t *testing.T, b *bench) {
 		b.remove(t, "proc/4711/root")
 		b.put(t, "proc/4711/root/tmp/file", "")

@@ -14,12 +14,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/systemd/generator"
 )
 
 // gpuChecks are all that concern the instance's GPU. Where there is no driver or
 // no such GPU, nothing else can be said.
-func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon) []Result {
+func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, handles string) []Result {
 	g := generator.Read(m.path(), m.UID, m.Env)
 	nodes := m.deviceNodes(g, s)
 	gpu, instance := m.instance(g)
@@ -43,7 +44,7 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon) []R
 	}
 	results = append(results,
 		result("libcuda", OK, "", "libcuda.so.1, driver %s, CUDA %d.%d; 470 or later is needed", driver, d.CUDA/1000, d.CUDA%1000/10),
-		m.health(d), m.computeMode(d), m.export(d))
+		m.health(d), m.computeMode(d), m.export(d, handles))
 	if d.State == "ok" {
 		results = append(results, m.room(ctx, d.Free, d.Total, running))
 	}
@@ -176,9 +177,16 @@ func (m *Machine) computeMode(d *Driver) Result {
 	return result(check, Warn, mend, "%d, which is not known here", d.ComputeMode)
 }
 
-func (m *Machine) export(d *Driver) Result {
-	if !d.Exports {
-		return result("memory export", Fail, "start engines without --load-format ipc_cache: their own loader has to load", "the GPU's memory can't become a descriptor, as of some virtual ones")
+// export looks whether the GPU's memory can become a descriptor, which only legacy
+// handles can do without.
+func (m *Machine) export(d *Driver, handles string) Result {
+	const check = "memory export"
+	switch {
+	case d.Exports:
+		return result(check, OK, "", "POSIX file descriptors are supported")
+	case handles == config.HandlesLegacy:
+		return result(check, OK, "", "POSIX file descriptors are not supported, and handles = %q needs none", handles)
 	}
-	return result("memory export", OK, "", "POSIX file descriptors are supported")
+	return result(check, Fail, fmt.Sprintf("set handles = %q in wcache.toml; systemctl --user reload %s", config.HandlesLegacy, m.unitName("service")),
+		"the GPU's memory can't become a descriptor, as of some virtual ones")
 }

@@ -24,7 +24,7 @@ func (m *Machine) runtimeDir() Result {
 	if dir == "" {
 		dir = fmt.Sprintf("/run/user/%d", m.UID)
 		if !m.exists(dir) {
-			return result(check, Fail, "log in as this user (ssh or machinectl shell, not su), or: loginctl enable-linger; in a container pass the folder of "+m.Socket, "XDG_RUNTIME_DIR is not set and %s isn't there", dir)
+			return result(check, Fail, "log in as this user (ssh or machinectl shell, not su), or: loginctl enable-linger; in a container mount the folder of "+m.Socket, "XDG_RUNTIME_DIR is not set and %s isn't there", dir)
 		}
 		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir)
 	}
@@ -71,7 +71,7 @@ func (m *Machine) socketFile(s service) Result {
 		return result(check, Fail, enable, "%s isn't there", m.Socket)
 	}
 	if fault := private(filepath.Dir(m.Socket), m.UID); fault != "" {
-		return result(check, Fail, "chmod 700 "+filepath.Dir(m.Socket)+" as its user; in a container: podman run --userns=keep-id", "%s %s", filepath.Dir(m.Socket), fault)
+		return result(check, Fail, "chmod 700 "+filepath.Dir(m.Socket)+" as its user; in a container run as the user and the group that the folder belongs to", "%s %s", filepath.Dir(m.Socket), fault)
 	}
 	restart := "systemctl --user restart " + m.unitName("socket")
 	switch {

@@ -31,10 +31,13 @@ func (s service) pid() int {
 	return n
 }
 
-func (m *Machine) configuration() Result {
+// configuration reads it as the daemon does, and gives the word for handles, which
+// other checks depend on.
+func (m *Machine) configuration() (r Result, handles string) {
 	const check = "configuration"
-	if _, err := config.Load(m.Config, m.Instance, m.Env); err != nil {
-		return result(check, Fail, "edit the file; systemctl --user reload "+m.unitName("service"), "%v", err)
+	c, err := config.Load(m.Config, m.Instance, m.Env)
+	if err != nil {
+		return result(check, Fail, "edit the file; systemctl --user reload "+m.unitName("service"), "%v", err), ""
 	}
 	var found []string
 	for _, p := range m.Config {
@@ -43,9 +46,9 @@ func (m *Machine) configuration() Result {
 		}
 	}
 	if len(found) == 0 {
-		return result(check, OK, "", "no file, all defaults")
+		return result(check, OK, "", "no file, all defaults"), c.Handles
 	}
-	return result(check, OK, "", "%s", strings.Join(found, ", "))
+	return result(check, OK, "", "%s", strings.Join(found, ", ")), c.Handles
 }
 
 func (m *Machine) manager(ctx context.Context) Result {

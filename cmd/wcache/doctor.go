@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
@@ -44,7 +45,7 @@ func (a *app) doctor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list := doctor.Run(cmd.Context(), doctor.Machine{
 				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: a.userName(), Version: ownVersion(), Env: a.env,
-				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver, Largest: a.largest,
+				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver, Take: a.take, Largest: a.largest,
 			})
 			if err := a.printChecks(list); err != nil {
 				return err
@@ -126,6 +127,32 @@ func (a *app) askDaemon(ctx context.Context) (*doctor.Daemon, error) {
 		}
 	}
 	return d, nil
+}
+
+// take takes a descriptor from a process as an engine does, of a GPU's memory by
+// pidfd_getfd and of the host's by /proc. That there is none of the number is no
+// refusal.
+func (a *app) take(pid int) error {
+	const any = 0
+	if a.gpu == doctor.Host {
+		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, any)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		return nil
+	}
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	defer func() { _ = unix.Close(process) }() // nothing was written
+	got, err := unix.PidfdGetfd(process, any, 0)
+	switch {
+	case errors.Is(err, unix.EBADF):
+		return nil
+	case err != nil:
+		return os.NewSyscallError("pidfd_getfd", err)
+	}
+	return unix.Close(got)
 }
 
 // largest finds the largest model of the folders in which the daemon looks, some of

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/config"
+)
+
+// reach are the checks of what an engine needs that takes descriptors out of the
+// daemon, which ptrace(2) rules and daemon/peer.go looks at with each request.
+func (m *Machine) reach(d *Daemon, s service, handles string) []Result {
+	if handles == m.without() {
+		return []Result{m.seen(d, handles), m.userNamespace(s, handles, false), result("handles", OK, "", "with handles = %q engines take nothing from the daemon's process", handles)}
+	}
+	take, taken := m.take(d)
+	return []Result{m.ptrace(), m.seen(d, handles), m.userNamespace(s, handles, taken), take}
+}
+
+// without is the word for handles with which the daemon's process is not reached
+// into.
+func (m *Machine) without() string {
+	if m.Instance == Host {
+		return config.HandlesValue
+	}
+	return config.HandlesLegacy
+}
+
+// otherwise is what helps where the daemon can't be reached.
+func (m *Machine) otherwise() string {
+	return fmt.Sprintf(", or set handles = %q in wcache.toml", m.without())
+}
+
+// ptrace looks at Yama: from 2 on no process of this user may take descriptors
+// of another (Documentation/admin-guide/LSM/Yama.rst). Under 1 the daemon allows
+// it by prctl.
+func (m *Machine) ptrace() Result {
+	scope := m.read("proc/sys/kernel/yama/ptrace_scope")
+	switch scope {
+	case "", "0", "1":
+		return result("ptrace scope", OK, "", "engines can take handles from the daemon")
+	}
+	return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1 as root (3 lasts until the machine is restarted)"+m.otherwise(), "%s: engines can't take handles from the daemon", scope)
+}
+
+// container names the container that this is run in, "" for none that is known.
+func (m *Machine) container() string {
+	for file, name := range map[string]string{"run/.containerenv": "Podman", ".dockerenv": "Docker"} {
+		if m.exists(file) {
+			return name
+		}
+	}
+	return m.read("run/systemd/container") // systemd-nspawn and others
+}
+
+// seen looks whether the daemon's number is the same here and there. An engine is
+// told a number and a descriptor, and opens that process. Handles without it do
+// where the daemon sees the engine's process, as a host does a container's.
+func (m *Machine) seen(d *Daemon, handles string) Result {
+	const check = "pid namespace"
+	const mend = "start the container with --pid=host (Podman, Docker) or hostPID: true (Kubernetes)"
+	switch in := m.container(); {
+	case d != nil && d.Peer == 0 && handles == m.without():
+		return result(check, OK, "", "the daemon, process %d, is in another one, which may be with handles = %q", d.PID, handles)
+	case d != nil && d.Peer != d.PID:
+		return result(check, Fail, mend+m.otherwise(), "the daemon, process %d, is in another one: engines started here can't take its handles", d.PID)
+	case d == nil && in != "":
+		return result(check, Warn, mend+", and mount the folder of "+m.Socket, "this is a container of %s: engines here reach a daemon outside only in its pid namespace", in)
+	case d == nil:
+		return result(check, OK, "", "no container; engines in one need --pid=host")
+	}
+	return result(check, OK, "", "the daemon, process %d, can be seen from here", d.PID)
+}
+
+// userNamespace looks whether this is the machine's own one, in which daemons of
+// the host are. Another one keeps engines from their descriptors even where it
+// gives users the same numbers. Where a descriptor could be taken, it is shared.
+func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
+	const check = "user namespace"
+	const mend = "run the daemon in this one, as in one pod; or the container by root and without one (podman --userns=host, docker without userns-remap)"
+	const every = "4294967295" // /proc/self/uid_map of the first namespace
+	part := strings.Fields(m.read("proc/self/uid_map"))
+	switch {
+	case shared:
+		return result(check, OK, "", "the daemon's, too")
+	case s.props["PrivateUsers"] == "yes" && handles != m.without():
+		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it"+m.otherwise(), "the service has one of its own: engines can't take handles from it")
+	case len(part) == 3 && part[0] == "0" && part[1] == "0" && part[2] == every || len(part) == 0:
+		return result(check, OK, "", "the machine's own")
+	}
+	for i := 0; i+2 < len(part); i += 3 {
+		inside, outside, n := number(part[i]), number(part[i+1]), number(part[i+2])
+		switch at := m.UID - inside; {
+		case at < 0 || at >= n:
+		case outside+at != m.UID:
+			return result(check, Warn, mend, "not the machine's own: user %d is user %d outside, whom a daemon there refuses", m.UID, outside+at)
+		case handles == m.without():
+			return result(check, OK, "", "not the machine's own, which may be with handles = %q", handles)
+		default:
+			return result(check, Warn, mend+m.otherwise(), "not the machine's own: a daemon outside refuses engines of here")
+		}
+	}
+	return result(check, Fail, mend, "not the machine's own: user %d is nobody outside", m.UID)
+}
+
+// take does what an engine does, where a daemon runs: only that shows a seccomp
+// profile.
+func (m *Machine) take(d *Daemon) (r Result, taken bool) {
+	const check = "handles"
+	if d == nil || d.Peer != d.PID {
+		return result(check, OK, "", "not tried: no daemon runs that can be seen from here"), false
+	}
+	err := m.Take(d.PID)
+	if err == nil {
+		return result(check, OK, "", "a descriptor could be taken from the daemon, as engines do"), true
+	}
+	mend := "run both in one user namespace, as one group and with the same capabilities, and in a container with a seccomp profile that allows pidfd_getfd (docker run --cap-add SYS_PTRACE)"
+	if errors.Is(err, unix.ENOSYS) {
+		mend = "use a kernel from 5.6 on, and in a container a seccomp profile that allows pidfd_getfd (docker run --cap-add SYS_PTRACE)"
+	}
+	return result(check, Fail, mend+m.otherwise(), "none can be taken from the daemon: %v", err), false
+}
