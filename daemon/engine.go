@@ -38,6 +38,9 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, ro
 		s.getState(ctx, conn, p, role, request)
 	case protocol.GetMemory:
 		bytes := s.cache.Memory(role == Draft)
+		if s.barred(p) != nil { // it maps nothing of that
+			bytes = 0
+		}
 		s.log.Info("get_memory", "pid", p.pid, "role", role, "bytes", bytes)
 		s.answer(conn, p, protocol.Memory(bytes))
 	case protocol.Release:

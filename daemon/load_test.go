@@ -62,9 +62,7 @@ func TestDuringLoad(t *testing.T) {
 		t.Errorf("status says %+v, %+v", e, e.Progress)
 	}
 	// From its allocation on the memory is charged to this engine, though not filled.
-	if n := memory(); n != 207520 {
-		t.Errorf("during the load get_memory says %d", n)
-	}
+	eventually(t, "get_memory says so", func() bool { return memory() == 207520 })
 	if n := engineAsk(t, i.draft, recorded(t, "0.33.0-get_memory")).MemoryBytes; n != 0 {
 		t.Errorf("the draft's get_memory says %d", n)
 	}

@@ -179,6 +179,10 @@ func engineMain(socket string) error {
 		if err != nil {
 			return err
 		}
+		if reply.HasMemory {
+			fmt.Fprintln(os.Stdout, reply.Status, reply.MemoryBytes, "bytes")
+			continue
+		}
 		fmt.Fprintln(os.Stdout, reply.Status, reply.Message, reply.Fields)
 	}
 	return in.Err()
