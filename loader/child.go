@@ -41,9 +41,7 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 		return err
 	}
 	defer p.Close()
-	// If memory runs out, this process is the one to end: it loses least. That it
-	// may not say so is no reason to stop.
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	restore := offer()
 
 	job, err := receiveJob(p)
 	if err != nil {
@@ -51,7 +49,7 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var handed handover
+	handed := handover{restore: restore}
 	go func() { // the parent says nothing more: this ends when it hangs up
 		_, _, err := p.receive()
 		if !handed.keeps.Load() {
@@ -106,11 +104,26 @@ func receiveJob(p *pipe) (*Job, error) {
 	return job, nil
 }
 
+// offer has the kernel end this process before others if memory runs out: it loses
+// least. That it may not say so is no reason to stop. Restore takes it back.
+func offer() (restore func()) {
+	const path = "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte("1000"), 0)
+	}
+	if err != nil {
+		return func() {}
+	}
+	return func() { _ = os.WriteFile(path, before, 0) }
+}
+
 // handover is where a child is after its job. Both are set before the parent is told,
 // which may hang up at once.
 type handover struct {
-	keeps atomic.Bool // the memory is this process's: it has to stay
-	done  atomic.Bool
+	keeps   atomic.Bool // the memory is this process's: it has to stay
+	done    atomic.Bool
+	restore func() // for one that stays, see offer
 }
 
 // work does the job and hands over what came of it. If that is memory of this
@@ -146,6 +159,9 @@ func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover)
 	defer table.Close()
 	if err := p.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
 		return err
+	}
+	if keeps {
+		handed.restore()
 	}
 	handed.keeps.Store(keeps)
 	handed.done.Store(true)

@@ -5,6 +5,7 @@ package loader
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -83,6 +84,10 @@ func TestKeeper(t *testing.T) {
 	if handle[0] != 'h' || !kept || err != nil {
 		t.Errorf("handle %q, kept %v, %v", handle, kept, err)
 	}
+	// Weights hang on it now: it is no more the first to be killed than its parent.
+	if got, want := oomScore(t, r.Keeper.PID()), oomScore(t, os.Getpid()); got != want {
+		t.Errorf("its oom_score_adj is %s, want %s", got, want)
+	}
 	r.Close()
 	select {
 	case <-r.Keeper.Ended():
@@ -96,6 +101,15 @@ func TestKeeper(t *testing.T) {
 	if got := r.Keeper.End(); got != "exit status 0" {
 		t.Errorf("it ended with %q", got)
 	}
+}
+
+func oomScore(t *testing.T, pid int) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
 }
 
 func TestKeeperDies(t *testing.T) {
