@@ -41,7 +41,7 @@ func (a *app) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "look for what is wrong, and say what mends it",
 		Long:  doctorHelp,
-		Args:  cobra.NoArgs,
+		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list := doctor.Run(cmd.Context(), doctor.Machine{
 				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: a.userName(), Version: ownVersion(), Env: a.env,
@@ -213,7 +213,7 @@ func (a *app) probe() *cobra.Command {
 		Use:    "probe UUID",
 		Short:  "say in JSON what a GPU's driver says, for wcache doctor",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   arguments(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			for _, v := range cuda.Env(args[0]) {
 				name, value, _ := strings.Cut(v, "=")

@@ -24,7 +24,7 @@ func (a *app) evict() *cobra.Command {
 		Use:   "evict KEY | --all",
 		Short: "free what no engine uses",
 		Long:  evictHelp,
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments(0, 1),
 
 		ValidArgsFunction: a.completeKeys,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -39,7 +39,7 @@ func (a *app) explain() *cobra.Command {
 		Use:   "explain [MODEL | KEY-JSON [MODEL]]",
 		Short: "show why an engine's request missed, or a model's key",
 		Long:  explainHelp,
-		Args:  cobra.MaximumNArgs(2),
+		Args:  arguments(0, 2),
 
 		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,14 +63,14 @@ func (a *app) explain() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&o.TPSize, "tp", 1, "tensor-parallel size")
-	f.IntVar(&o.TPRank, "rank", 0, "tensor-parallel rank")
-	f.IntVar(&o.PPSize, "pp", 1, "pipeline-parallel size")
-	f.IntVar(&o.PPRank, "pp-rank", 0, "pipeline-parallel rank")
-	f.StringVar(&o.DType, "dtype", "", "element type, such as bfloat16 (default: as the model says)")
-	f.StringVar(&o.Release, "vllm-version", newest(), "version of the engine")
-	f.StringVar(&file, "config", "", "configuration file, instead of the system's and the user's")
-	f.StringArrayVar(&roots, "root", nil, "a model directory, or a folder of them (may repeat)")
+	f.IntVar(&o.TPSize, "tp", 1, "tensor-parallel `SIZE`")
+	f.IntVar(&o.TPRank, "rank", 0, "tensor-parallel `RANK`, from 0")
+	f.IntVar(&o.PPSize, "pp", 1, "pipeline-parallel `SIZE`")
+	f.IntVar(&o.PPRank, "pp-rank", 0, "pipeline-parallel `RANK`, from 0")
+	f.StringVar(&o.DType, "dtype", "", "element `TYPE`, such as bfloat16 (default: as the model says)")
+	f.StringVar(&o.Release, "vllm-version", newest(), "`VERSION` of the engine")
+	f.StringVar(&file, "config", "", "configuration `FILE`, instead of the system's and the user's")
+	f.StringArrayVar(&roots, "root", nil, "a model `DIRECTORY`, or a folder of them (may repeat)")
 	return c
 }
 

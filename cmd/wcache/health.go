@@ -26,7 +26,7 @@ func (a *app) health() *cobra.Command {
 		Use:    "health UUID",
 		Short:  "say in JSON how a GPU is, for the daemon that started it",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   arguments(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.printJSON(examine(args[0]))
 		},

@@ -20,7 +20,7 @@ func (a *app) load() *cobra.Command {
 		Use:    "load",
 		Short:  "carry out one load for the daemon that started it",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn := os.NewFile(loader.ChildFD, "job")
 			if st, err := conn.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {

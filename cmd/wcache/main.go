@@ -20,7 +20,6 @@ import (
 	"runtime/debug"
 	"slices"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
@@ -80,16 +79,22 @@ type silent struct{ exit int }
 
 func (s *silent) Error() string { return fmt.Sprintf("exit status %d", s.exit) }
 
-// usage is an error of the command line.
+// usage is an error of the command line. What to do about it is in the help of the
+// command that was typed.
 func usage(format string, args ...any) error {
-	return &hinted{err: fmt.Errorf(format, args...), hint: "wcache --help", exit: exitUsage}
+	return &hinted{err: fmt.Errorf(format, args...), exit: exitUsage}
 }
 
 func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	a.json = slices.Contains(args, "--json") // for errors of flags before it, too
-	return a.exitOf(root.ExecuteContext(ctx))
+	cmd, err := root.ExecuteContextC(ctx)
+	var h *hinted
+	if errors.As(err, &h) && h.exit == exitUsage && h.hint == "" {
+		h.hint = cmd.CommandPath() + " --help"
+	}
+	return a.exitOf(err)
 }
 
 // exitOf tells an error, if there is one to tell, and gives the exit status.
@@ -178,42 +183,6 @@ func (a *app) name() string {
 		return a.socket
 	}
 	return "wcache@" + a.gpu
-}
-
-func (a *app) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "wcache",
-		Short:         "keep a model's weights in memory between runs of an inference engine",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
-	}
-	root.SetOut(a.out)
-	root.SetErr(a.err)
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
-	f := root.PersistentFlags()
-	f.BoolVar(&a.json, "json", false, "answer in JSON, errors too")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, hints or advice")
-	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the instance: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
-	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
-	// Only a flag of that name could not be found, and it is there.
-	_ = root.RegisterFlagCompletionFunc("gpu", a.completeInstances)
-	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
-	for _, c := range append(root.Commands(), root) {
-		if args := c.Args; args != nil {
-			c.Args = func(cmd *cobra.Command, list []string) error {
-				if err := args(cmd, list); err != nil {
-					return usage("%s: %w", cmd.Name(), err)
-				}
-				return nil
-			}
-		}
-	}
-	return root
 }
 
 func (a *app) envOr(name, otherwise string) string {

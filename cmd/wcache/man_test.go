@@ -44,7 +44,7 @@ func TestManual(t *testing.T) {
 		}
 		parts[name] += line
 	}
-	compareOptions(t, root.PersistentFlags().FlagUsages(), "", parts[""])
+	compareOptions(t, root.LocalFlags().FlagUsages(), "", parts[""])
 	delete(parts, "")
 	for _, c := range root.Commands() {
 		switch part, ok := parts[c.Name()]; {

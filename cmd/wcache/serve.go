@@ -45,20 +45,28 @@ func (a *app) serve() *cobra.Command {
 		Use:   "serve",
 		Short: "answer engines (run by systemd)",
 		Long:  serveHelp,
-		Args:  cobra.NoArgs,
+		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, other := range []string{"gpu", "socket"} {
+				if cmd.Flags().Changed(other) {
+					return usage("serve: --%s is for those who ask; give --instance and --listen", other)
+				}
+			}
+			if err := checkInstance("--instance", o.instance); err != nil {
+				return err
+			}
 			return a.runServe(cmd.Context(), o)
 		},
 	}
 	f := c.Flags()
-	f.StringArrayVar(&o.listen, "listen", nil, "listen on this socket instead of those that systemd passes (may repeat)")
-	f.StringArrayVar(&o.draft, "listen-draft", nil, "likewise, for draft models")
-	f.StringVar(&o.device, "device", "", "where weights are kept: host, a GPU by number or uuid, or hip:N for an AMD GPU (default: as the instance is named)")
-	f.StringArrayVar(&o.roots, "root", nil, "a model directory, or a folder of them (may repeat)")
-	f.StringVar(&o.config, "config", "", "configuration file, instead of the system's and the user's")
-	f.StringVar(&o.state, "state", "", "folder of the manifest and the index (default: below $XDG_STATE_HOME)")
-	f.StringVar(&o.uuid, "uuid", "", "the device's uuid, which engines compare with their own")
-	f.StringVar(&o.instance, "instance", deviceHost, "name of this instance")
+	f.StringArrayVar(&o.listen, "listen", nil, "listen on a socket at `PATH` instead of those that systemd passes (may repeat)")
+	f.StringArrayVar(&o.draft, "listen-draft", nil, "likewise at `PATH`, for draft models")
+	f.StringVar(&o.device, "device", "", "`DEVICE` that keeps the weights: host, a GPU by number or uuid, or hip:N for an AMD GPU (default: as the instance is named)")
+	f.StringArrayVar(&o.roots, "root", nil, "a model `DIRECTORY`, or a folder of them (may repeat)")
+	f.StringVar(&o.config, "config", "", "configuration `FILE`, instead of the system's and the user's")
+	f.StringVar(&o.state, "state", "", "`FOLDER` of the manifest and the index (default: below $XDG_STATE_HOME)")
+	f.StringVar(&o.uuid, "uuid", "", "the device's `UUID`, which engines compare with their own")
+	f.StringVar(&o.instance, "instance", deviceHost, "`NAME` of this instance")
 	return c
 }
 

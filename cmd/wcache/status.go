@@ -36,7 +36,7 @@ func (a *app) status() *cobra.Command {
 		Use:   "status",
 		Short: "show what is held and for whom",
 		Long:  statusHelp,
-		Args:  cobra.NoArgs,
+		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case prometheus && (watch || a.json):

@@ -15,11 +15,11 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "show the version of this program and of the running daemon",
-		Args:  cobra.NoArgs,
+		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := control.Version{Client: ownVersion()}
+			v, instance := control.Version{Client: ownVersion()}, a.gpu
 			if status, err := a.ownStatus(cmd.Context()); err == nil {
-				v.Daemon = status.Version.Daemon
+				v.Daemon, instance = status.Version.Daemon, status.Instance
 			}
 			if a.json {
 				return a.printJSON(struct {
@@ -36,7 +36,7 @@ func (a *app) versionCommand() *cobra.Command {
 			}
 			fmt.Fprintln(a.out, "daemon", v.Daemon)
 			if v.Daemon != v.Client {
-				a.hint(fmt.Sprintf("systemctl --user restart wcache@%s.service keeps the weights and runs the new version", a.gpu))
+				a.hint(fmt.Sprintf("systemctl --user restart wcache@%s.service keeps the weights and runs the new version", instance))
 			}
 			return nil
 		},

@@ -29,7 +29,7 @@ func (a *app) warm() *cobra.Command {
 		Use:   "warm MODEL...",
 		Short: "load models before an engine asks",
 		Long:  warmHelp,
-		Args:  cobra.MinimumNArgs(1),
+		Args:  arguments(1, -1),
 
 		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,13 +44,13 @@ func (a *app) warm() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&w.TPSize, "tp", 1, "tensor-parallel size")
-	f.IntVar(&w.TPRank, "rank", 0, "tensor-parallel rank")
-	f.IntVar(&w.PPSize, "pp", 1, "pipeline-parallel size")
-	f.IntVar(&w.PPRank, "pp-rank", 0, "pipeline-parallel rank")
-	f.StringVar(&w.DType, "dtype", "", "element type, such as bfloat16 (default: as the model says)")
-	f.StringVar(&w.Revision, "revision", "", "revision of a model id")
-	f.StringVar(&w.Release, "vllm-version", "", "version of the engine (default: the newest that is known)")
+	f.IntVar(&w.TPSize, "tp", 1, "tensor-parallel `SIZE`")
+	f.IntVar(&w.TPRank, "rank", 0, "tensor-parallel `RANK`, from 0")
+	f.IntVar(&w.PPSize, "pp", 1, "pipeline-parallel `SIZE`")
+	f.IntVar(&w.PPRank, "pp-rank", 0, "pipeline-parallel `RANK`, from 0")
+	f.StringVar(&w.DType, "dtype", "", "element `TYPE`, such as bfloat16 (default: as the model says)")
+	f.StringVar(&w.Revision, "revision", "", "`REVISION` of a model id")
+	f.StringVar(&w.Release, "vllm-version", "", "`VERSION` of the engine (default: the newest that is known)")
 	return c
 }
 

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+)
+
+// root is the command line: the options that every command has, and the commands.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "wcache",
+		Short:         "keep a model's weights in memory between runs of an inference engine",
+		Version:       ownVersion(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          a.noCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.socket != "" {
+				return nil
+			}
+			return checkInstance("--gpu", a.gpu)
+		},
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.SetVersionTemplate("wcache {{.Version}}\n")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		text, _, _ := strings.Cut(err.Error(), ": strconv.") // what Go calls it helps nobody
+		return usage("%s", text)
+	})
+	f := root.PersistentFlags()
+	f.BoolVar(&a.json, "json", false, "answer in JSON, errors too")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, hints or advice")
+	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the `INSTANCE`: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
+	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "`PATH` of an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
+	f.BoolP("help", "h", false, "show this") // or cobra makes one for each command
+	root.Flags().Bool("version", false, "show the version of this program")
+	// Only a flag of that name could not be found, and it is there.
+	_ = root.RegisterFlagCompletionFunc("gpu", a.completeInstances)
+	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Short = "show the usage of a command"
+		}
+	}
+	return root
+}
+
+// noCommand refuses a word that is no command.
+func (a *app) noCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := &hinted{err: fmt.Errorf("there is no command %q", args[0]), exit: exitUsage}
+	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
+		err.hint = fmt.Sprintf("wcache %s? wcache --help lists all", strings.Join(like, ", or wcache "))
+	}
+	return err
+}
+
+// arguments refuses fewer or more than a command takes; most is -1 for any number.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch n := len(args); {
+		case most == 0 && n > 0:
+			return usage("%s takes no argument: %q", cmd.Name(), args[0])
+		case n < least:
+			return usage("%s takes an argument: %s", cmd.Name(), cmd.Use)
+		case most >= 0 && n > most:
+			return usage("%s takes no further argument: %q", cmd.Name(), args[most])
+		}
+		return nil
+	}
+}
+
+// checkInstance refuses what can't be the name of an instance, which is a part of
+// the names of units and files.
+func checkInstance(option, name string) error {
+	strange := func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }
+	if strings.Trim(name, ".") == "" || strings.ContainsFunc(name, strange) {
+		return usage("%s: %q is no name of an instance, such as 0, GPU-3f8a1c2d or host", option, name)
+	}
+	return nil
+}
