@@ -138,9 +138,9 @@ func startChild(ctx context.Context, opt Options) (*child, error) {
 func (c *child) reap() {
 	c.err = waitGroup(c.cmd)
 	close(c.gone)
-	// What it sent can be read yet, but one who left the group and holds the socket
-	// keeps nobody waiting.
-	_ = c.pipe.conn.SetReadDeadline(time.Now().Add(time.Second))
+	// What it sent can be read yet, however late, and after that an end: one who left
+	// the group and holds the socket keeps nobody waiting.
+	_ = c.pipe.conn.CloseRead()
 }
 
 // waitGroup waits for the end of a process that leads its group. Until it is reaped
