@@ -93,7 +93,8 @@ func Run(ctx context.Context, m Machine) []Result {
 	configuration, handles := m.configuration()
 	results := []Result{configuration, m.runtimeDir()}
 	var unit service
-	manager := m.manager(ctx)
+	daemon, answer := m.daemon(ctx)
+	manager := m.manager(ctx, daemon)
 	results = append(results, manager)
 	if manager.State == OK {
 		socket, listen := m.socketUnit(ctx)
@@ -103,7 +104,6 @@ func Run(ctx context.Context, m Machine) []Result {
 			results = append(results, m.store(unit), m.openFiles(unit))
 		}
 	}
-	daemon, answer := m.daemon(ctx)
 	if daemon != nil {
 		unit.answers = daemon.PID
 	}

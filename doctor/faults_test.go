@@ -124,7 +124,11 @@ var faults = []fault{
 	{"no XDG_RUNTIME_DIR and no such directory, as under su", func(_ *testing.T, b *bench) { delete(b.env, "XDG_RUNTIME_DIR") }},
 	{"the runtime directory is gone", func(t *testing.T, b *bench) { b.remove(t, "r") }},
 	{"the runtime directory is open to others", func(t *testing.T, b *bench) { chmod(t, b.env["XDG_RUNTIME_DIR"], 0o755) }},
-	{"the manager can't be reached", func(_ *testing.T, b *bench) { delete(b.units, "Version") }},
+	{"the manager can't be reached", func(_ *testing.T, b *bench) {
+		delete(b.units, "Version")
+		b.running = nil
+	}},
+	{"the manager can't be reached, and a daemon runs without it", func(_ *testing.T, b *bench) { delete(b.units, "Version") }},
 	{"the manager hangs", func(_ *testing.T, b *bench) {
 		b.Systemctl = func(context.Context, ...string) (string, error) { return "", context.DeadlineExceeded }
 	}},

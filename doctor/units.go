@@ -51,12 +51,16 @@ func (m *Machine) configuration() (r Result, handles string) {
 	return result(check, OK, "", "%s", strings.Join(found, ", ")), c.Handles
 }
 
-func (m *Machine) manager(ctx context.Context) Result {
+// manager asks the user's service manager. A daemon does without one, as in
+// containers, but then nobody keeps its weights over a restart.
+func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 	const check = "user manager"
 	out, err := m.Systemctl(ctx, "show", "-P", "Version")
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return result(check, Fail, "journalctl -b _PID=1; see whether the machine is out of memory", "it does not answer")
+	case err != nil && d != nil:
+		return result(check, Warn, "loginctl enable-linger; nothing in a container", "can't be reached: %v; weights go with the daemon", err)
 	case err != nil:
 		return result(check, Fail, "loginctl enable-linger, or run wcache serve --listen PATH without it", "can't be reached: %v", err)
 	}

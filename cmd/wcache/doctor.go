@@ -43,6 +43,11 @@ func (a *app) doctor() *cobra.Command {
 		Long:  doctorHelp,
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.socket != "" { // whose it is its daemon knows
+				if s, err := a.ownStatus(cmd.Context()); err == nil {
+					a.gpu = s.Instance
+				}
+			}
 			list := doctor.Run(cmd.Context(), doctor.Machine{
 				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: a.userName(), Version: ownVersion(), Env: a.env,
 				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver, Take: a.take, Largest: a.largest,
