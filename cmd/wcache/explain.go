@@ -46,6 +46,9 @@ func (a *app) explain() *cobra.Command {
 			if len(args) == 0 {
 				return a.explainLast(cmd.Context())
 			}
+			if err := checkRanks(o.TPSize, o.TPRank, o.PPSize, o.PPRank); err != nil {
+				return err
+			}
 			key, isKey, err := keyArgument(args[0])
 			switch {
 			case err != nil:

@@ -14,12 +14,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"os/user"
 	"runtime/debug"
 	"slices"
+	"strings"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
@@ -48,7 +51,7 @@ func run() int { return runBelow("/") }
 func runBelow(root string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, sysroot: root}
+	a := &app{in: os.Stdin, out: &stdout{File: os.Stdout}, err: os.Stderr, env: os.Getenv, sysroot: root}
 	return a.execute(ctx, os.Args[1:])
 }
 
@@ -62,6 +65,29 @@ type app struct {
 	quiet    bool
 	gpu      string
 	socket   string
+}
+
+// stdout is standard output, with the first error of writing there: half of an
+// answer must not look like a whole one.
+type stdout struct {
+	*os.File
+	err error
+}
+
+func (o *stdout) Write(p []byte) (int, error) {
+	n, err := o.File.Write(p)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// WriteString is the other way by which a file is written.
+func (o *stdout) WriteString(s string) (int, error) { return o.Write([]byte(s)) }
+
+// ReadFrom is the third.
+func (o *stdout) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{o}, r)
 }
 
 // hinted is an error with what to do about it, and an exit status of its own.
@@ -88,11 +114,17 @@ func usage(format string, args ...any) error {
 func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		describeFlags(root)
+	}
 	a.json = slices.Contains(args, "--json") // for errors of flags before it, too
 	cmd, err := root.ExecuteContextC(ctx)
 	var h *hinted
 	if errors.As(err, &h) && h.exit == exitUsage && h.hint == "" {
 		h.hint = cmd.CommandPath() + " --help"
+	}
+	if o, ok := a.out.(*stdout); ok && err == nil {
+		err = o.err
 	}
 	return a.exitOf(err)
 }
@@ -159,6 +191,9 @@ func (a *app) describe(err error) control.Error {
 		if h.exit == exitUsage {
 			out.Code = control.CodeUsage
 		}
+	}
+	if errors.Is(err, unix.EACCES) && errors.As(err, new(*net.OpError)) {
+		out.Hint = "only the user who started the daemon can ask it"
 	}
 	return out
 }

@@ -87,7 +87,7 @@ func TestWarmProgress(t *testing.T) {
 		fmt.Sprintf(progress, 0), fmt.Sprintf(progress, 1<<30),
 		`{"final":true,"entry":{"key":"` + strings.Repeat("7c", 32) + `","model":"/models/m","state":"ready","bytes":2147483648,"load_seconds":4}}`,
 	}
-	const line = "7c7c7c7c7c7c   /models/m   2.0 GiB in 4s, 512.0 MiB/s\n"
+	const line = "7c7c7c7c7c7c   /models/m   2.0 GiB in 4.0 s, 512.0 MiB/s\n"
 	const bars = "\rm [..............................]   0 % of 2.0 GiB, 0 B/s\x1b[K" +
 		"\rm [###############...............]  50 % of 2.0 GiB, 512.0 MiB/s\x1b[K" +
 		"\r\x1b[K"

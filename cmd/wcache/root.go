@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode"
 
@@ -56,6 +57,36 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// describeFlags takes the quotes away by which usages name a value: completions
+// show them as they are.
+func describeFlags(c *cobra.Command) {
+	flags := c.LocalFlags()
+	for _, m := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(flags.FlagUsages(), -1) {
+		if f := flags.Lookup(m[1]); f != nil {
+			f.Usage = strings.ReplaceAll(f.Usage, "`", "")
+		}
+	}
+	for _, sub := range c.Commands() {
+		describeFlags(sub)
+	}
+}
+
+// checkRanks refuses what no engine can be.
+func checkRanks(tp, rank, pp, ppRank int) error {
+	for _, x := range []struct {
+		size, rank         int
+		sizeFlag, rankFlag string
+	}{{tp, rank, "--tp", "--rank"}, {pp, ppRank, "--pp", "--pp-rank"}} {
+		switch {
+		case x.size < 1:
+			return usage("%s is %d, and has to be at least 1", x.sizeFlag, x.size)
+		case x.rank < 0 || x.rank >= x.size:
+			return usage("%s is %d, and with %s %d has to be less, from 0", x.rankFlag, x.rank, x.sizeFlag, x.size)
+		}
+	}
+	return nil
 }
 
 // noCommand refuses a word that is no command.

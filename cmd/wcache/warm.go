@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +32,9 @@ func (a *app) warm() *cobra.Command {
 
 		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkRanks(w.TPSize, w.TPRank, w.PPSize, w.PPRank); err != nil {
+				return err
+			}
 			for _, model := range args {
 				one := w
 				one.Model = modelArgument(model)
@@ -91,9 +93,16 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	if e.LoadSeconds > 0 {
 		rate = fmt.Sprintf(", %s/s", size(int64(float64(e.Bytes)/e.LoadSeconds)))
 	}
-	took := time.Duration(e.LoadSeconds * float64(time.Second)).Round(time.Millisecond)
-	fmt.Fprintf(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), took, rate)
+	fmt.Fprintf(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), seconds(e.LoadSeconds), rate)
 	return nil
+}
+
+// seconds words how long a load took.
+func seconds(s float64) string {
+	if s < 1 {
+		return fmt.Sprintf("%.0f ms", s*1000)
+	}
+	return fmt.Sprintf("%.1f s", s)
 }
 
 // lineEvery is how often a load says how far it is where nothing can be drawn, in

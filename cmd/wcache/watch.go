@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -94,7 +93,7 @@ func page(text string, rows int) string {
 
 // rows of the terminal, 0 if it doesn't say.
 func (a *app) rows() int {
-	f, ok := a.out.(*os.File)
+	f, ok := a.out.(interface{ Fd() uintptr })
 	if !ok {
 		return 0
 	}
