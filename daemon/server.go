@@ -96,6 +96,7 @@ type Server struct {
 	keepers sync.WaitGroup
 	slots   chan struct{} // a token a connection
 	dirty   chan struct{} // a token when the manifest has to be written
+	shown   chan struct{} // a token when the status line has to be told
 
 	gpu guard
 
@@ -126,7 +127,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
+	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -205,6 +206,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	s.tellStatus()
 	var keeping sync.WaitGroup
 	keeping.Go(func() { s.keepManifest(s.ctx) })
+	keeping.Go(func() { s.keepStatus(s.ctx) })
 	var err error
 	for ctx.Err() == nil && err == nil {
 		if err = s.acceptAll(ctx, listeners); err == nil && ctx.Err() == nil && s.idle() {

@@ -197,17 +197,29 @@ func TestStatusLine(t *testing.T) {
 	t.Parallel()
 	lines := make(chan string, 1000)
 	i := start(t, func(s *setup) { s.Status = func(text string) { lines <- text } })
-	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
-	seen := map[string]bool{}
-	eventually(t, "the line tells of the engine", func() bool {
-		for len(lines) > 0 {
-			seen[<-lines] = true
+	says := func(want string) func() bool {
+		return func() bool {
+			for len(lines) > 0 {
+				if <-lines == want {
+					return true
+				}
+			}
+			return false
 		}
-		return seen["1 model, 0.0 GiB, 1 engine attached"]
-	})
-	if !seen["empty"] {
-		t.Errorf("seen were %v", seen)
 	}
+	eventually(t, "the line tells that nothing is there", says("empty"))
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	eventually(t, "the line tells of the engine", says("1 model, 0.0 GiB, 1 engine attached"))
+}
+
+// A manager that doesn't read what it is told keeps no engine waiting.
+func TestStatusLineUnread(t *testing.T) {
+	t.Parallel()
+	read := make(chan struct{})
+	i := start(t, func(s *setup) { s.Status = func(string) { <-read } })
+	t.Cleanup(func() { close(read) })
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
 }
 
 func listenerOf(f *os.File) (*net.UnixListener, error) {

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"time"
@@ -64,11 +65,31 @@ func entry(e cache.Status) control.Entry {
 	return out
 }
 
-// tellStatus says in a line what the service does, for "systemctl status".
+// tellStatus has the status line told, beside the requests and loads that change it:
+// a manager that is busy reads nothing for a while.
 func (s *Server) tellStatus() {
-	if s.o.Status == nil {
-		return
+	select {
+	case s.shown <- struct{}{}:
+	default: // whoever tells next sees this change too
 	}
+}
+
+// keepStatus tells the status line after changes, until ctx is done.
+func (s *Server) keepStatus(ctx context.Context) {
+	for {
+		select {
+		case <-s.shown:
+			if s.o.Status != nil {
+				s.o.Status(s.statusLine())
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// statusLine says what the service does, for "systemctl status".
+func (s *Server) statusLine() string {
 	entries, _ := s.cache.Status()
 	var bytes int64
 	engines := 0
@@ -87,10 +108,9 @@ func (s *Server) tellStatus() {
 		models++
 	}
 	if len(entries) == 0 {
-		s.o.Status("empty")
-		return
+		return "empty"
 	}
-	s.o.Status(fmt.Sprintf("%s, %.1f GiB, %s attached%s", count(models, "model"), float64(bytes)/(1<<30), count(engines, "engine"), loading))
+	return fmt.Sprintf("%s, %.1f GiB, %s attached%s", count(models, "model"), float64(bytes)/(1<<30), count(engines, "engine"), loading)
 }
 
 func count(n int, what string) string {
