@@ -16,6 +16,10 @@ import (
 // firstNumber is above the descriptors of sockets and files that come and go.
 const firstNumber = 1024
 
+// firstBelow is the first number where so many files may be open: few of them leave
+// half to segments.
+func firstBelow(limit int) int { return min(firstNumber, limit/2) }
+
 // numbers gives segments descriptor numbers that have not been used before. An
 // engine is told a number and uses it a little later: a number that came to mean
 // another segment meanwhile would give it the wrong weights, while one that
@@ -30,13 +34,16 @@ type numbers struct {
 func (n *numbers) raise(c *Contents) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("number descriptor: %w", err)
+	}
+	first := firstBelow(int(min(limit.Cur, 2*firstNumber)))
 	for i, s := range c.Segments {
-		if n.next == 0 {
-			n.next = firstNumber
-		}
+		n.next = max(n.next, first)
 		got, err := unix.FcntlInt(uintptr(s.FD.Int()), unix.F_DUPFD_CLOEXEC, n.next)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMFILE) { // past the limit
-			got, err = unix.FcntlInt(uintptr(s.FD.Int()), unix.F_DUPFD_CLOEXEC, min(firstNumber, n.next-1))
+			got, err = unix.FcntlInt(uintptr(s.FD.Int()), unix.F_DUPFD_CLOEXEC, first)
 		}
 		if err != nil {
 			return fmt.Errorf("number descriptor: %w", err)
