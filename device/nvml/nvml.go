@@ -178,7 +178,10 @@ func readGPU(lib nvml.Interface, d nvml.Device, index int) GPU {
 		g.Total, g.Used, g.Free = int64(mem.Total), int64(mem.Used), int64(mem.Free)
 	}
 	g.Processes, r = processes(d)
-	note("processes", r)
+	// Some virtual GPUs don't tell who uses them, and are well for all that.
+	if r != nvml.ERROR_NOT_SUPPORTED && r != nvml.ERROR_NO_PERMISSION {
+		note("processes", r)
+	}
 	whole := d
 	if isSlice(g.UUID) {
 		if whole, r = d.GetDeviceHandleFromMigDeviceHandle(); r != nvml.SUCCESS {

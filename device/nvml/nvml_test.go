@@ -107,6 +107,14 @@ func testFind(t *testing.T, library string) {
 			},
 		},
 		{
+			about: "one that hides who uses it", uuid: whole,
+			machine: "gpu " + whole + "\ntotal 1000\nused 300\necc 2\nhidden 3\nprocess 7 100",
+			want: GPU{
+				UUID: whole, Name: "NVIDIA H200", PCI: "00000000:19:00.0", Total: 1000 << 20, Used: 300 << 20, Free: 700 << 20,
+				Uncorrected: 2,
+			},
+		},
+		{
 			about: "one that the driver wants reset", uuid: whole, reset: true,
 			machine: "gpu " + whole + "\nrecovery 1",
 			want:    GPU{UUID: whole, Name: "NVIDIA H200", PCI: "00000000:19:00.0", Uncorrected: -1, Reset: true},

@@ -14,6 +14,7 @@
 //   ecc N           uncorrected errors of its memory; without: they aren't counted
 //   recovery N      nvmlDeviceGpuRecoveryAction_t
 //   process PID MIB, graphics PID MIB
+//   hidden N        what asking for its processes returns
 //
 // FAKE_NVML_INIT is a number that nvmlInit_v2 returns instead.
 
@@ -59,7 +60,7 @@ struct list {
 
 static struct gpu {
 	char uuid[64];
-	int fail, counted, recovery;
+	int fail, counted, recovery, hidden;
 	u64 total, used, ecc;
 	struct gpu *whole; // of a slice
 	struct list compute, graphics;
@@ -110,6 +111,8 @@ static void read_machine(FILE *f) {
 		}
 		if (!strcmp(key, "recovery"))
 			g->recovery = (int)n;
+		if (!strcmp(key, "hidden"))
+			g->hidden = (int)n;
 		if (!strcmp(key, "process"))
 			add(&g->compute, (unsigned)n, mib);
 		if (!strcmp(key, "graphics"))
@@ -243,7 +246,7 @@ static int give(const struct list *l, unsigned *n, Process *to) {
 
 int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *g, unsigned *n, Process *to) {
 	CALLED("nvmlDeviceGetComputeRunningProcesses", g);
-	return give(&g->compute, n, to);
+	return g->hidden ? g->hidden : give(&g->compute, n, to);
 }
 
 int nvmlDeviceGetGraphicsRunningProcesses_v3(struct gpu *g, unsigned *n, Process *to) {
