@@ -122,3 +122,24 @@ func TestDirectRefused(t *testing.T) {
 		t.Error("other bytes than the file's")
 	}
 }
+
+// Where few files may be open, the way past the cache leaves enough for the other.
+func TestDirectFewFiles(t *testing.T) {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	var files []layout.File
+	for range 100 {
+		files = append(files, randomFile(t, "one of many", 1))
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 200, Max: before.Max}); err != nil {
+		t.Skip(err)
+	}
+	sources, err := openSources(files, true)
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeSources(sources)
+}

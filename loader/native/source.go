@@ -52,13 +52,17 @@ func openSources(files []layout.File, direct bool) ([]*source, error) {
 	var list []*source
 	for _, f := range files {
 		s, err := openSource(f)
-		if err == nil {
-			list = append(list, s)
-			if direct {
-				err = s.openDirect()
-			}
-		}
 		if err != nil {
+			closeSources(list)
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	if !direct {
+		return list, nil
+	}
+	for _, s := range list { // now that all have what they need
+		if err := s.openDirect(); err != nil {
 			closeSources(list)
 			return nil, err
 		}
