@@ -49,7 +49,7 @@ for arch in ${ARCHES:-amd64 arm64}; do
     built+=("$arch")
 done
 
-cp man/*.[1-9] CHANGELOG.md THIRD-PARTY.txt "$stage/"
+cp man/*.[1-9] CHANGELOG.md docs/containers.md THIRD-PARTY.txt "$stage/"
 gzip -9n "$stage"/*.[1-9] "$stage"/*.md "$stage"/*.txt
 # Of this machine's program, which may be none of those that are packaged.
 [ -x "$stage/$native/wcache" ] || go build -o "$stage/$native/" ./cmd/wcache
