@@ -240,6 +240,7 @@ func (c *Cache) arrive(e *Entry) (*Hold, error) {
 	defer c.mu.Unlock()
 	e.waiting--
 	if e.err != nil {
+		c.closeIfFree(e)
 		return nil, e.err
 	}
 	e.used = c.now()
@@ -281,9 +282,15 @@ func (c *Cache) fill(e *Entry) {
 		delete(c.entries, e.id)
 		return
 	}
-	c.stats.Loads++
 	e.kept = kept
 	e.publish(contents, c.now())
+	if e.lost != "" {
+		e.err = fmt.Errorf("load model: %s", e.lost)
+		c.stats.Failed++
+		c.retire(e, e.lost)
+		return
+	}
+	c.stats.Loads++
 }
 
 // keep puts the descriptors of contents into the store. An entry that isn't kept

@@ -35,6 +35,7 @@ type Entry struct {
 	holds    int    // requests that are being answered
 	kept     error  // why the store doesn't have it
 	left     string // why it isn't served any more, for a retired entry
+	lost     string // why what was reserved for the load is gone, "" if it isn't
 	engines  map[int]Engine
 }
 

@@ -35,7 +35,7 @@ func (t *Ticket) Reserve(bytes int64) error {
 	if err := c.store.Room(descriptors); err != nil {
 		return fmt.Errorf("make room: %w", err)
 	}
-	t.entry.reserved = bytes
+	t.entry.reserved, t.entry.lost = bytes, ""
 	return nil
 }
 
@@ -121,8 +121,9 @@ func (c *Cache) Evict(id string, force bool) error {
 }
 
 // Drop takes all entries that are ready out of service, whoever uses them, and
-// closes the descriptors of those that only engines were in the way of. It is for
-// a device that has lost what it held. It tells how many were in service.
+// closes the descriptors of those that only engines were in the way of; loads that
+// have reserved fail. It is for a device that has lost what it held. It tells how many
+// were in service.
 func (c *Cache) Drop(why string) int {
 	defer c.changed()
 	c.mu.Lock()
@@ -133,7 +134,9 @@ func (c *Cache) Drop(why string) int {
 			clear(e.engines)
 			c.retire(e, why)
 			n++
+			continue
 		}
+		e.lost = why
 	}
 	for e := range c.retired {
 		clear(e.engines)
