@@ -24,8 +24,8 @@ func (a *app) root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if a.socket != "" {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if a.socket != "" || cmd.Hidden || cmd.Name() == "serve" { // which ask no instance
 				return nil
 			}
 			return checkInstance("--gpu", a.gpu)
