@@ -221,8 +221,14 @@ func (s *Server) answer(conn *net.UnixConn, p peer, payload []byte) {
 	}
 }
 
+// slowest is how fast, in bytes a second, an engine takes a reply at the least. It
+// has time for that beside the request's: the reply may be a model by value.
+const slowest = 100 << 20
+
+// reply writes a reply within its time.
 func (s *Server) reply(conn *net.UnixConn, payload []byte) error {
-	if err := conn.SetWriteDeadline(time.Now().Add(time.Duration(s.configuration().RequestTimeout))); err != nil {
+	limit := time.Duration(s.configuration().RequestTimeout) + time.Duration(len(payload)/slowest)*time.Second
+	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return fmt.Errorf("write reply: %w", err)
 	}
 	return protocol.WriteFrame(conn, payload)
