@@ -62,11 +62,12 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 	default:
 		err = &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("unknown request %q", request.Method), Hint: "wcache version shows whether client and daemon are of one version"}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		final.Error = s.controlError(err)
-	}
-	if !idly(request.Method) {
-		s.log.Info(request.Method, "pid", p.pid, "err", err)
+		s.log.Warn(request.Method, "pid", p.pid, "err", err)
+	case !idly(request.Method):
+		s.log.Info(request.Method, "pid", p.pid)
 	}
 	answer(final)
 }
