@@ -36,14 +36,13 @@ func (a *app) health() *cobra.Command {
 // examine asks the driver about one GPU. That it can't be asked is an answer too.
 func examine(uuid string) loader.Health {
 	unknown := loader.Health{UUID: uuid, Index: -1, State: loader.GPUUnknown, Uncorrected: -1, Processes: []loader.Process{}}
-	m, err := nvml.Find(uuid)
+	g, err := nvml.Find(uuid)
 	if err != nil {
 		unknown.Reason = err.Error()
 		return unknown
 	}
-	g := m.GPUs[0]
 	h := loader.Health{
-		UUID: g.UUID, Index: g.Index, Name: g.Name, Driver: m.Driver, State: loader.GPUOK,
+		UUID: g.UUID, Index: g.Index, Name: g.Name, Driver: g.Driver, State: loader.GPUOK,
 		Total: g.Total, Used: g.Used, Free: g.Free, Uncorrected: g.Uncorrected, Processes: []loader.Process{},
 	}
 	for _, p := range g.Processes {

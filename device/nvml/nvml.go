@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package nvml reads what a person wants to know about GPUs: what they are called,
-// how full they are, and of whom. It asks the NVIDIA Management Library, which is
-// not linked but loaded when [Read] is called, and needs no context on a GPU.
+// Package nvml reads what a person wants to know about a GPU: what it is called,
+// how full it is, and of whom. It asks the NVIDIA Management Library, which is not
+// linked but loaded when [Find] is called, and needs no context on a GPU.
 //
 // Names follow NVML's reference: the uuid, GPU-… or MIG-…, is the one identity;
 // indexes are in PCI order, whatever CUDA_VISIBLE_DEVICES says.
@@ -20,24 +20,19 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Machine is what NVML says about all GPUs of a machine at one moment.
-type Machine struct {
-	Driver string // version of the driver, such as 580.159.03
-	GPUs   []GPU  // in PCI order
-}
-
-// GPU is one GPU, or a MIG slice of one. If Err is set the fields after it are as
-// far as they could be read; a GPU that is lost or needs a reset may have none of
-// them.
+// GPU is what NVML says at one moment about a GPU, or a MIG slice of one. If Err is
+// set the fields after it are as far as they could be read; a GPU that is lost or
+// needs a reset may have none of them.
 type GPU struct {
-	Index int    // -1 for a slice, and where it isn't known
-	Err   error  // an nvml.Return at its end
-	UUID  string // GPU-… or MIG-…
-	Name  string // such as NVIDIA H200
-	PCI   string // bus address, such as 00000000:19:00.0
-	Total int64  // bytes of memory, less what the driver reserves if it says so
-	Used  int64  // bytes, of all processes and of memory without one
-	Free  int64  // bytes
+	Driver string // version of the driver, such as 580.159.03
+	Index  int    // -1 for a slice, and where it isn't known
+	Err    error  // an nvml.Return at its end
+	UUID   string // GPU-… or MIG-…
+	Name   string // such as NVIDIA H200
+	PCI    string // bus address, such as 00000000:19:00.0
+	Total  int64  // bytes of memory, less what the driver reserves if it says so
+	Used   int64  // bytes, of all processes and of memory without one
+	Free   int64  // bytes
 	// Uncorrected counts the errors of the whole GPU's memory that ECC could not
 	// correct, since the driver was loaded; -1 where nothing counts them.
 	Uncorrected int64
@@ -64,60 +59,39 @@ func (e *NoDriver) Unwrap() error { return e.Err }
 
 const libraryName = "libnvidia-ml.so.1"
 
-// Read asks about every GPU of the machine. It takes some milliseconds, and a
-// second or more where no persistence daemon runs; a GPU that is lost can keep it
-// for ever. It is not safe for concurrent use. The error is a *NoDriver if nothing
-// could be asked at all.
-func Read() (*Machine, error) { return read(libraryName) }
+// Find asks about the GPU, or MIG slice, of that uuid. It takes some milliseconds,
+// and a second or more where no persistence daemon runs; a GPU that is lost can keep
+// it for ever. It is not safe for concurrent use.
+//
+// The error is a *NoDriver if nothing could be asked at all. One that the driver
+// doesn't know is the Err of the GPU: an nvml.Return, which is the one of a GPU that
+// is lost if there is one that can't say its name any more.
+func Find(uuid string) (*GPU, error) { return find(libraryName, uuid) }
 
-// Find is Read for the one GPU, or MIG slice, of that uuid. One that the driver
-// doesn't know is the Err of the machine's only GPU: an nvml.Return, which is the
-// one of a GPU that is lost if there is one that can't say its name any more.
-func Find(uuid string) (*Machine, error) { return find(libraryName, uuid) }
-
-func read(library string) (*Machine, error) {
-	lib, m, err := open(library)
-	if err != nil {
-		return nil, err
+func find(library, uuid string) (*GPU, error) {
+	lib := nvml.New(nvml.WithLibraryPath(library))
+	if r := lib.Init(); r != nvml.SUCCESS {
+		return nil, noDriver(library, r)
 	}
 	defer func() { _ = lib.Shutdown() }() // all is read by then
-	n, r := lib.DeviceGetCount()
+	driver, r := lib.SystemGetDriverVersion()
 	if r != nvml.SUCCESS {
-		return nil, fmt.Errorf("ask NVML for GPUs: %w", r)
+		return nil, fmt.Errorf("ask NVML for the driver's version: %w", r)
 	}
-	for i := range n {
-		d, r := lib.DeviceGetHandleByIndex(i)
-		if r != nvml.SUCCESS {
-			m.GPUs = append(m.GPUs, GPU{Index: i, Uncorrected: -1, Err: fmt.Errorf("open GPU %d: %w", i, r)})
-			continue
-		}
-		m.GPUs = append(m.GPUs, readGPU(lib, d, i))
-	}
-	return m, nil
-}
-
-func find(library, uuid string) (*Machine, error) {
-	lib, m, err := open(library)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = lib.Shutdown() }()
 	d, r := lib.DeviceGetHandleByUUID(uuid)
 	if r != nvml.SUCCESS {
 		if lost := anyLost(lib); lost != nvml.SUCCESS && r == nvml.ERROR_NOT_FOUND {
 			r = lost
 		}
-		m.GPUs = []GPU{{Index: -1, UUID: uuid, Uncorrected: -1, Err: fmt.Errorf("open GPU %s: %w", uuid, r)}}
-		return m, nil
+		return &GPU{Driver: driver, Index: -1, UUID: uuid, Uncorrected: -1, Err: fmt.Errorf("open GPU %s: %w", uuid, r)}, nil
 	}
 	index := -1
 	if i, r := d.GetIndex(); r == nvml.SUCCESS && !isSlice(uuid) {
 		index = i
 	}
 	g := readGPU(lib, d, index)
-	g.UUID = uuid
-	m.GPUs = []GPU{g}
-	return m, nil
+	g.Driver, g.UUID = driver, uuid
+	return &g, nil
 }
 
 // anyLost is why a GPU of the machine can't be opened.
@@ -129,21 +103,6 @@ func anyLost(lib nvml.Interface) nvml.Return {
 		}
 	}
 	return nvml.SUCCESS
-}
-
-// open loads the library and begins a machine.
-func open(library string) (nvml.Interface, *Machine, error) {
-	lib := nvml.New(nvml.WithLibraryPath(library))
-	if r := lib.Init(); r != nvml.SUCCESS {
-		return nil, nil, noDriver(library, r)
-	}
-	m := new(Machine)
-	var r nvml.Return
-	if m.Driver, r = lib.SystemGetDriverVersion(); r != nvml.SUCCESS {
-		_ = lib.Shutdown() // the first error is the one to tell
-		return nil, nil, fmt.Errorf("ask NVML for the driver's version: %w", r)
-	}
-	return lib, m, nil
 }
 
 // isSlice tells a MIG slice by its name.

@@ -12,18 +12,25 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/systemd/generator"
 )
 
 func TestNoLibrary(t *testing.T) {
-	m, err := read("libnvidia-ml-of-nobody.so.1")
+	g, err := find("libnvidia-ml-of-nobody.so.1", "GPU-")
 	var none *NoDriver
 	if !errors.As(err, &none) {
-		t.Fatalf("read = %v, %v; want a NoDriver", m, err)
+		t.Fatalf("find = %v, %v; want a NoDriver", g, err)
 	}
 	const want = "ask NVML: no libnvidia-ml-of-nobody.so.1; install the NVIDIA driver; a container has to be started with its GPUs"
 	if err.Error() != want {
 		t.Errorf("error %q\n want %q", err, want)
 	}
+}
+
+// sameError compares errors by what is at their end.
+func sameError() cmp.Option {
+	return cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) || errors.Is(b, a) })
 }
 
 // TestRead reads a library that is built for it, once, since what is bound to a
@@ -37,31 +44,31 @@ func TestRead(t *testing.T) {
 	if out, err := exec.Command(cc, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, "testdata/nvml.c").CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
-	got, err := read(library)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &Machine{
-		Driver: "580.159.03",
-		GPUs: []GPU{{
-			Index:       0,
-			UUID:        "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca",
-			Name:        "NVIDIA H200",
-			PCI:         "00000000:19:00.0",
-			Total:       143157 << 20,
-			Used:        2182 << 20,
-			Free:        140975 << 20,
-			Uncorrected: -1,
-			Processes:   []Process{{4242, 629 << 20}, {4243, -1}},
-		}, {
-			Index:       1,
-			Uncorrected: -1,
-			Err:         nvml.ERROR_GPU_IS_LOST,
-		}},
-	}
-	same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) || errors.Is(b, a) })
-	if diff := cmp.Diff(want, got, same); diff != "" {
-		t.Error(diff)
+	for _, want := range []*GPU{{
+		Driver:      "580.159.03",
+		Index:       0,
+		UUID:        "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca",
+		Name:        "NVIDIA H200",
+		PCI:         "00000000:19:00.0",
+		Total:       143157 << 20,
+		Used:        2182 << 20,
+		Free:        140975 << 20,
+		Uncorrected: -1,
+		Processes:   []Process{{4242, 629 << 20}, {4243, -1}},
+	}, { // the machine's other one
+		Driver:      "580.159.03",
+		Index:       -1,
+		UUID:        "GPU-that-is-lost",
+		Uncorrected: -1,
+		Err:         nvml.ERROR_GPU_IS_LOST,
+	}} {
+		got, err := find(library, want.UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, sameError()); diff != "" {
+			t.Error(diff)
+		}
 	}
 
 	testFind(t, library)
@@ -74,7 +81,7 @@ func TestRead(t *testing.T) {
 	} {
 		t.Setenv("FAKE_NVML_INIT", result)
 		var none *NoDriver
-		if _, err := read(library); !errors.As(err, &none) || none.Do != do {
+		if _, err := find(library, "GPU-"); !errors.As(err, &none) || none.Do != do {
 			t.Errorf("nvmlInit returns %s: %v; want the advice %q", result, err, do)
 		}
 	}
@@ -138,15 +145,15 @@ func testFind(t *testing.T, library string) {
 		if err := os.WriteFile(file, []byte(c.machine), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		m, err := find(library, c.uuid)
+		g, err := find(library, c.uuid)
 		if err != nil {
 			t.Fatalf("%s: %v", c.about, err)
 		}
-		same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) || errors.Is(b, a) })
-		if diff := cmp.Diff(&Machine{Driver: "580.159.03", GPUs: []GPU{c.want}}, m, same); diff != "" {
+		c.want.Driver = "580.159.03"
+		if diff := cmp.Diff(&c.want, g, sameError()); diff != "" {
 			t.Errorf("%s:\n%s", c.about, diff)
 		}
-		if g := m.GPUs[0]; g.Lost() != c.lost || g.NeedsReset() != c.reset || g.Absent() != c.absent {
+		if g.Lost() != c.lost || g.NeedsReset() != c.reset || g.Absent() != c.absent {
 			t.Errorf("%s: lost %v, needs reset %v, absent %v", c.about, g.Lost(), g.NeedsReset(), g.Absent())
 		}
 	}
@@ -156,17 +163,17 @@ func testFind(t *testing.T, library string) {
 }
 
 func TestReal(t *testing.T) {
-	m, err := Read()
-	if errors.As(err, new(*NoDriver)) {
+	if _, err := Find("GPU-"); errors.As(err, new(*NoDriver)) {
 		t.Skipf("%v; TestRead reads a machine of its own", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range m.GPUs {
+	for _, gpu := range generator.Read("/", os.Getuid(), os.Getenv).GPUs {
+		g, err := Find(gpu.UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if g.Err != nil || len(g.UUID) != len("GPU-00000000-0000-0000-0000-000000000000") || g.Total <= 0 || g.Free <= 0 {
 			t.Errorf("%+v", g)
 		}
+		t.Logf("%+v", g)
 	}
-	t.Logf("%+v", m)
 }
