@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -59,8 +58,8 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 		return result(check, Fail, "modprobe nvidia, after installing the driver; a container has to be started with its GPUs (--gpus all, or --device nvidia.com/gpu=all)", "the kernel module nvidia is not loaded")
 	}
 	want := []string{"nvidiactl", "nvidia-uvm"}
-	for _, gpu := range g.GPUs {
-		if minor := m.minor(gpu); minor != "" && (m.Instance == strconv.Itoa(gpu.Index) || gpu.UUID != "" && strings.HasPrefix(gpu.UUID, m.Instance)) {
+	for _, gpu := range g.Named(m.Instance) {
+		if minor := m.minor(gpu); minor != "" {
 			want = append(want, "nvidia"+minor)
 		}
 	}
@@ -95,22 +94,22 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 	if strings.HasPrefix(m.Instance, "MIG-") { // in no file of /proc
 		return generator.GPU{Index: -1, UUID: m.Instance}, result(check, OK, "", "a slice, which only the driver knows")
 	}
-	var found, names []string
-	var gpu generator.GPU
-	for _, x := range g.GPUs {
-		names = append(names, fmt.Sprintf("%d (%s)", x.Index, x.UUID))
-		if m.Instance == strconv.Itoa(x.Index) || strings.HasPrefix(m.Instance, "GPU-") && strings.HasPrefix(x.UUID, m.Instance) {
-			gpu, found = x, append(found, x.UUID)
-		}
-	}
+	var none generator.GPU
+	found := g.Named(m.Instance)
 	switch {
 	case len(g.GPUs) == 0:
-		return gpu, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none")
+		return none, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none")
 	case len(found) == 0:
-		return gpu, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, strings.Join(names, ", "))
+		return none, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, g.List())
 	case len(found) > 1:
-		return gpu, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(found, ", "))
-	case gpu.UUID == "":
+		var uuids []string
+		for _, x := range found {
+			uuids = append(uuids, x.UUID)
+		}
+		return none, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(uuids, ", "))
+	}
+	gpu := found[0]
+	if gpu.UUID == "" {
 		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: nobody has used it since the boot", m.Instance)
 	}
 	return gpu, result(check, OK, "", "%d, %s at %s", gpu.Index, gpu.UUID, gpu.Bus)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -55,7 +54,7 @@ func (a *app) placeOf(name string) place {
 		return p
 	default:
 		machine := generator.Read(a.sysroot, os.Getuid(), a.env)
-		if p.device, p.err = named(machine.GPUs, name); p.err != nil {
+		if p.device, p.err = uuidOf(machine, name); p.err != nil {
 			p.err = fmt.Errorf("%w (run nvidia-smi, and then: systemctl --user restart wcache@%s.service)", p.err, name)
 			return p
 		}
@@ -69,24 +68,16 @@ func (a *app) placeOf(name string) place {
 // slice is the name of a MIG slice since driver 470.
 var slice = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// named is the uuid of the one GPU that a number in PCI order or the beginning of a
-// uuid is for.
-func named(list []generator.GPU, name string) (string, error) {
-	var have, found []string
-	number, err := strconv.Atoi(name)
-	for _, g := range list {
-		have = append(have, fmt.Sprintf("%d (%s)", g.Index, g.UUID))
-		if err == nil && number == g.Index || len(name) > len("GPU-") && strings.HasPrefix(g.UUID, name) {
-			found = append(found, g.UUID)
-		}
-	}
+// uuidOf is the uuid of the one GPU that a name is for.
+func uuidOf(m generator.Machine, name string) (string, error) {
+	found := m.Named(name)
 	switch {
-	case len(found) == 1 && found[0] == "":
-		return "", fmt.Errorf("find GPU %q: the driver hasn't said its uuid yet", name)
 	case len(found) != 1:
-		return "", fmt.Errorf("find GPU %q: /proc/driver/nvidia has %d GPUs, %d of this name: %s", name, len(have), len(found), strings.Join(have, ", "))
+		return "", fmt.Errorf("find GPU %q: /proc/driver/nvidia has %d GPUs, %d of this name: %s", name, len(m.GPUs), len(found), m.List())
+	case found[0].UUID == "":
+		return "", fmt.Errorf("find GPU %q: the driver hasn't said its uuid yet", name)
 	}
-	return found[0], nil
+	return found[0].UUID, nil
 }
 
 // open is the device of a job, in the loader child.

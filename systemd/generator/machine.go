@@ -57,6 +57,29 @@ type GPU struct {
 	UUID  string // as NVML says it: "GPU-" and 36 characters. Empty if it isn't known
 }
 
+// List words the GPUs, for messages.
+func (m Machine) List() string {
+	var list []string
+	for _, g := range m.GPUs {
+		list = append(list, fmt.Sprintf("%d (%s)", g.Index, g.UUID))
+	}
+	return strings.Join(list, ", ")
+}
+
+// Named gives the GPUs that an instance of this name could be for, which is sound
+// if there is one: by nvidia-smi's number, or by the beginning of a uuid. MIG slices
+// are in no file of /proc.
+func (m Machine) Named(name string) []GPU {
+	number, err := strconv.Atoi(name)
+	var found []GPU
+	for _, g := range m.GPUs {
+		if err == nil && number == g.Index || len(name) > len("GPU-") && strings.HasPrefix(g.UUID, name) {
+			found = append(found, g)
+		}
+	}
+	return found
+}
+
 // Read looks at the machine for the user uid with the environment env. For a
 // generator that is what the manager started with and environment.d(5) adds to
 // it, not what a shell sets: a TMPDIR that isn't there is unknown here. What

@@ -224,3 +224,25 @@ func env(list ...string) func(string) string {
 		return ""
 	}
 }
+
+// Case D1: a name is for no GPU, one, or too many, and never for another one.
+func TestNamed(t *testing.T) {
+	a, b, c, late := GPU{0, "0000:19:00.0", uuidA}, GPU{1, "0000:3b:00.0", uuidB}, GPU{2, "0000:5d:00.0", uuidC}, GPU{Index: 3, Bus: "0000:9b:00.0"}
+	m := Machine{GPUs: []GPU{a, b, c, late}}
+	for name, want := range map[string][]GPU{
+		"0": {a}, "2": {c}, "3": {late}, "4": nil, "-1": nil, "": nil,
+		uuidB: {b}, "GPU-c": {a}, "GPU-": nil, "GPU": nil, "GPU-d": nil, "gpu-c": nil,
+		"MIG-c0310b5e": nil, "host": nil,
+	} {
+		if diff := cmp.Diff(want, m.Named(name)); diff != "" {
+			t.Errorf("%q: -want +got:\n%s", name, diff)
+		}
+	}
+	two := Machine{GPUs: []GPU{a, {1, "0000:3b:00.0", "GPU-c0310b5e-0000-0000-0000-000000000000"}}}
+	if diff := cmp.Diff(two.GPUs, two.Named("GPU-c0310b5e")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got, want := two.List(), "0 ("+uuidA+"), 1 (GPU-c0310b5e-0000-0000-0000-000000000000)"; got != want {
+		t.Errorf("List gives %q, want %q", got, want)
+	}
+}
