@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 	"cache":                {"device", "fingerprint", "internal/fd", "manifest", "tensor"},
 	"control":              {"fingerprint"},
 	"control/schematest":   {},
-	"client":               {"control", "protocol"},
+	"client":               {"control", "internal/fd", "protocol"},
 	"daemon":               {"cache", "config", "control", "device", "fingerprint", "internal/fd", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights"},
 	"doctor":               {"config", "systemd/generator"},
 	"systemdtest":          {},

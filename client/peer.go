@@ -5,11 +5,10 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 
-	"golang.org/x/sys/unix"
+	"github.com/wcache/wcache/internal/fd"
 )
 
 // Peer is the process that listens on a control socket, as it is numbered here: 0
@@ -21,16 +20,9 @@ func Peer(ctx context.Context, socket string) (pid int, err error) {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	raw, err := conn.(*net.UnixConn).SyscallConn() // what dial gives
+	cred, err := fd.Peer(conn.(*net.UnixConn)) // what dial gives
 	if err != nil {
 		return 0, fmt.Errorf("look who serves %q: %w", socket, err)
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || credErr != nil {
-		return 0, fmt.Errorf("look who serves %q: %w", socket, errors.Join(err, credErr))
 	}
 	return int(cred.Pid), nil
 }

@@ -5,7 +5,6 @@ package daemon
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/internal/fd"
 )
 
 // peer is the process at the other end of a connection.
@@ -27,16 +27,9 @@ type peer struct {
 
 // peerOf asks the kernel who connected.
 func peerOf(conn *net.UnixConn) (peer, error) {
-	raw, err := conn.SyscallConn()
+	cred, err := fd.Peer(conn)
 	if err != nil {
 		return peer{}, fmt.Errorf("check peer: %w", err)
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || credErr != nil {
-		return peer{}, fmt.Errorf("check peer: %w", errors.Join(err, credErr))
 	}
 	return peer{pid: int(cred.Pid), uid: int(cred.Uid), gid: int(cred.Gid)}, nil
 }

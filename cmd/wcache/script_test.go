@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/internal/fd"
 )
 
 var update = flag.Bool("update", false, "rewrite the outputs in testdata/script")
@@ -154,19 +155,9 @@ func sendSignal(name, socket string) error {
 		return err
 	}
 	defer c.Close()
-	raw, err := c.(*net.UnixConn).SyscallConn()
+	cred, err := fd.Peer(c.(*net.UnixConn))
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(n uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(n), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return credErr
 	}
 	number := unix.SignalNum(name)
 	if number == 0 {

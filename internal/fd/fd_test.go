@@ -6,6 +6,9 @@ package fd_test
 import (
 	"bytes"
 	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -157,5 +160,37 @@ func TestReadSealedRefuses(t *testing.T) {
 		if b, err := f.ReadSealed(1 << 20); err == nil {
 			t.Errorf("%s: read %d bytes, want an error", name, len(b))
 		}
+	}
+}
+
+// Both ends of a connection say who they are, also when they were closed since.
+func TestPeer(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}
+	for _, c := range []net.Conn{a, b} {
+		got, err := fd.Peer(c.(*net.UnixConn))
+		if err != nil || *got != *want {
+			t.Errorf("got %+v, %v; want %+v", got, err, want)
+		}
+	}
+	_ = b.Close()
+	if got, err := fd.Peer(a.(*net.UnixConn)); err != nil || *got != *want {
+		t.Errorf("of an end that is closed: got %+v, %v; want %+v", got, err, want)
+	}
+	if got, err := fd.Peer(b.(*net.UnixConn)); err == nil {
+		t.Errorf("by an end that is closed: got %+v, want an error", got)
 	}
 }
