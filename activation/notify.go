@@ -33,7 +33,7 @@ const (
 // Messages are datagrams: sent means queued, not done. See [Notifier.Barrier].
 type Notifier struct {
 	socket   *fd.FD
-	manager  *unix.SockaddrUnix
+	manager  string // the address, as package unix takes it
 	watchdog time.Duration
 	store    int // 0 is unknown
 }
@@ -65,7 +65,7 @@ func connect(env map[string]string) (*Notifier, error) {
 	if path[0] != '/' && path[0] != '@' || len(path) >= len(unix.RawSockaddrUnix{}.Path) {
 		return nil, fmt.Errorf("NOTIFY_SOCKET=%q is no address of a unix socket", path)
 	}
-	n := &Notifier{manager: &unix.SockaddrUnix{Name: path}}
+	n := &Notifier{manager: path}
 	if usec, pid := env["WATCHDOG_USEC"], env["WATCHDOG_PID"]; usec != "" && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
 		v, err := strconv.ParseInt(usec, 10, 64)
 		if err != nil || v <= 0 || v > int64(1<<63-1)/int64(time.Microsecond) {
@@ -167,8 +167,10 @@ func (n *Notifier) send(message string, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
+	// One for each message: to encode it, package unix writes into it.
+	to := &unix.SockaddrUnix{Name: n.manager}
 	for {
-		err := unix.Sendmsg(n.socket.Int(), []byte(message), rights, n.manager, unix.MSG_NOSIGNAL)
+		err := unix.Sendmsg(n.socket.Int(), []byte(message), rights, to, unix.MSG_NOSIGNAL)
 		switch {
 		case err == nil:
 			return nil

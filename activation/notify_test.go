@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -153,6 +155,23 @@ func TestMessages(t *testing.T) {
 				t.Error("-want +got:\n" + diff)
 			}
 		})
+	}
+}
+
+// The status is told beside requests and loads, which keep descriptors meanwhile.
+func TestConcurrentMessages(t *testing.T) {
+	n, m := started(t)
+	var sending sync.WaitGroup
+	for range 4 { // as many as a manager's queue takes at the least
+		sending.Go(func() {
+			if err := n.Status("empty"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sending.Wait()
+	if diff := cmp.Diff(slices.Repeat([]message{{Text: "STATUS=empty"}}, 4), m.all(t)); diff != "" {
+		t.Error("-want +got:\n" + diff)
 	}
 }
 
