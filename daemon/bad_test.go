@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/protocol/pickle"
 )
 
@@ -111,7 +112,7 @@ func TestSlowClients(t *testing.T) {
 			t.Errorf("a silent client: %v", err)
 		}
 	}
-	eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
 }
 
 // The same for control clients.

@@ -19,6 +19,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // engines of an entry by pid.
@@ -64,13 +65,13 @@ func TestAttached(t *testing.T) {
 		t.Errorf("evict -want +got:\n%s", diff)
 	}
 	a.kill()
-	eventually(t, "the first is gone", func() bool { return cmp.Equal(i.enginesOf(t, k), []int{b.Process.Pid}) })
+	testmain.Eventually(t, "the first is gone", func() bool { return cmp.Equal(i.enginesOf(t, k), []int{b.Process.Pid}) })
 	b.end()
-	eventually(t, "the second is gone", func() bool { return len(i.enginesOf(t, k)) == 0 })
+	testmain.Eventually(t, "the second is gone", func() bool { return len(i.enginesOf(t, k)) == 0 })
 	if s := i.status(t); len(s.Entries) != 1 || s.Counts.Loads != 1 {
 		t.Errorf("the entry went with its engine: %+v", s)
 	}
-	eventually(t, "the watches have ended", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "the watches have ended", func() bool { return len(i.slots) == 0 })
 }
 
 // An engine that copies and releases takes nothing from one that is attached, and
@@ -130,15 +131,15 @@ func TestEngineDies(t *testing.T) {
 	waiting := startProcess(t, "engine", i.target)
 	waiting.send(t, getState(t, k))
 	open := g.arrived(t)
-	eventually(t, "it waits", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 1 })
+	testmain.Eventually(t, "it waits", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 1 })
 	waiting.kill()
-	eventually(t, "nobody waits", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 0 })
+	testmain.Eventually(t, "nobody waits", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 0 })
 	open()
-	eventually(t, "the load is done for the next one", func() bool { e := i.entry(t, k); return e != nil && e.State == "ready" })
+	testmain.Eventually(t, "the load is done for the next one", func() bool { e := i.entry(t, k); return e != nil && e.State == "ready" })
 	if got := i.enginesOf(t, k); len(got) != 0 {
 		t.Errorf("attached are %v", got)
 	}
-	eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
 	runtime.GC()
 	before := settled(t)
 
@@ -152,9 +153,9 @@ func TestEngineDies(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
-	eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
-	eventually(t, "no descriptor is left", func() bool { return cmp.Equal(before, descriptors(t)) })
+	testmain.Eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
+	testmain.Eventually(t, "no descriptor is left", func() bool { return cmp.Equal(before, descriptors(t)) })
 
 	for _, hold := range []bool{false, true} { // attached, and killed
 		p := startProcess(t, "engine", i.target)
@@ -168,8 +169,8 @@ func TestEngineDies(t *testing.T) {
 		}
 		p.kill()
 	}
-	eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
-	eventually(t, "no descriptor is left", func() bool { return cmp.Equal(before, descriptors(t)) })
+	testmain.Eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
+	testmain.Eventually(t, "no descriptor is left", func() bool { return cmp.Equal(before, descriptors(t)) })
 }
 
 // What is evicted by force is not served any more. Who has mapped it keeps it.

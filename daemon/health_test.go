@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 )
@@ -45,7 +46,7 @@ func TestErrorsOfNothing(t *testing.T) {
 	i.Recover(nil)
 	got := later(t, i.target, getState(t, key(t, "llama-tp1r0")))
 	open := g.arrived(t)
-	eventually(t, "somebody has looked", func() bool { h, _ := i.gpu.health(); return h != nil })
+	testmain.Eventually(t, "somebody has looked", func() bool { h, _ := i.gpu.health(); return h != nil })
 	open()
 	if got := <-got; got != "ok" {
 		t.Error(got)

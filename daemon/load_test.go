@@ -18,6 +18,7 @@ import (
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // atGate has the loader wait at a gate with its memory allocated.
@@ -56,13 +57,13 @@ func TestDuringLoad(t *testing.T) {
 		waiting = append(waiting, later(t, i.target, getState(t, k)))
 	}
 	open := g.arrived(t)
-	eventually(t, "all wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 8 && e.Progress != nil && e.Bytes > 0 })
+	testmain.Eventually(t, "all wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 8 && e.Progress != nil && e.Bytes > 0 })
 	e := i.entry(t, k)
 	if e.State != "loading" || e.Progress.Done != 0 || e.Progress.Total != 207520 || filepath.Base(e.Model) != "llama" {
 		t.Errorf("status says %+v, %+v", e, e.Progress)
 	}
 	// From its allocation on the memory is charged to this engine, though not filled.
-	eventually(t, "get_memory says so", func() bool { return memory() == 207520 })
+	testmain.Eventually(t, "get_memory says so", func() bool { return memory() == 207520 })
 	if n := engineAsk(t, i.draft, recorded(t, "0.33.0-get_memory")).MemoryBytes; n != 0 {
 		t.Errorf("the draft's get_memory says %d", n)
 	}
@@ -134,7 +135,7 @@ func TestLoaderKilled(t *testing.T) {
 	k := key(t, "llama-tp1r0")
 	one, two := later(t, i.target, getState(t, k)), later(t, i.target, getState(t, k))
 	open := g.arrived(t)
-	eventually(t, "both wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 2 })
+	testmain.Eventually(t, "both wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 2 })
 	for _, pid := range children(t) {
 		do(t, unix.Kill(pid, unix.SIGKILL))
 	}
@@ -188,7 +189,7 @@ func TestBudget(t *testing.T) {
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))),
 		fmt.Sprintf("error: make room: the model takes 212736 bytes and the budget is 400000; held are 212992 bytes of …/llama (…, exe pid %d) (wcache evict frees what is held, budget in wcache.toml allows more)", engine.Process.Pid))
 	engine.kill()
-	eventually(t, "the engine is noticed to be gone", func() bool { return len(i.entry(t, key(t, "llama-tp1r0")).Engines) == 0 })
+	testmain.Eventually(t, "the engine is noticed to be gone", func() bool { return len(i.entry(t, key(t, "llama-tp1r0")).Engines) == 0 })
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")
 	if e := i.entry(t, key(t, "llama-tp1r0")); e != nil {
 		t.Errorf("still there: %+v", e)
@@ -207,7 +208,7 @@ func TestMakesRoom(t *testing.T) {
 		t.Fatal(got)
 	}
 	engine.kill()
-	eventually(t, "the engine is noticed to be gone", func() bool { return len(i.entry(t, half).Engines) == 0 })
+	testmain.Eventually(t, "the engine is noticed to be gone", func() bool { return len(i.entry(t, half).Engines) == 0 })
 	if e := i.entry(t, half); e.Bytes > 200_000 {
 		t.Fatalf("%d bytes are no less than the whole model", e.Bytes)
 	}

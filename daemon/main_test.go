@@ -356,15 +356,3 @@ func (g gate) arrived(t *testing.T) (open func()) {
 	t.Cleanup(func() { _ = c.Close() })
 	return func() { _ = c.Close() }
 }
-
-// eventually waits for what happens in another goroutine or process.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 4000 {
-		if ok() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatalf("it never came that %s", what)
-}

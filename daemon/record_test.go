@@ -14,6 +14,7 @@ import (
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // misses words what the instance remembers of requests, the latest first.
@@ -113,7 +114,7 @@ func TestMissLoading(t *testing.T) {
 	first := later(t, i.target, getState(t, k))
 	open := g.arrived(t)
 	second := later(t, i.target, getState(t, k))
-	eventually(t, "both wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 2 })
+	testmain.Eventually(t, "both wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 2 })
 	open()
 	if a, b := <-first, <-second; a != "ok" || b != "ok" {
 		t.Fatal(a, b)

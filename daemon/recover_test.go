@@ -22,6 +22,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/protocol"
 )
@@ -106,7 +107,7 @@ func startStored(t *testing.T, store *fdStore) *instance {
 // restart runs the next process of an instance that has ended, on its paths.
 func restart(t *testing.T, old *instance, store *fdStore) *instance {
 	t.Helper()
-	i := &instance{dir: old.dir, log: new(logs), config: old.config, target: old.target, draft: old.draft, control: old.control}
+	i := &instance{dir: old.dir, log: new(testmain.Log), config: old.config, target: old.target, draft: old.draft, control: old.control}
 	o := old.o
 	o.Store, o.CheckSegment = store, host.Check
 	o.Log = slog.New(slog.NewTextHandler(i.log, nil))
@@ -159,7 +160,7 @@ func TestRecover(t *testing.T) {
 	watch := send(t, first.target, nil)
 	do(t, protocol.WriteFrame(watch, recorded(t, "0.33.0-watch")))
 	wantAnswer(t, receive(t, watch), "ok")
-	eventually(t, "the watch is in the store", func() bool { return store.names() == "s- s- t- t- w-" })
+	testmain.Eventually(t, "the watch is in the store", func() bool { return store.names() == "s- s- t- t- w-" })
 	do(t, first.stop())
 	goes.kill() // while nobody looks
 
@@ -194,11 +195,11 @@ func TestRecover(t *testing.T) {
 	third := restart(t, second, store)
 	quiet(t, watch)
 	do(t, watch.Close())
-	eventually(t, "the watch has left the store", func() bool { return store.names() == "s- s- t- t-" })
+	testmain.Eventually(t, "the watch has left the store", func() bool { return store.names() == "s- s- t- t-" })
 
 	// The engine is waited for as by the process that it asked.
 	stays.kill()
-	eventually(t, "the engine is let go", func() bool {
+	testmain.Eventually(t, "the engine is let go", func() bool {
 		for _, e := range third.status(t).Entries {
 			if filepath.Base(e.Model) == "qwen2" {
 				return len(e.Engines) == 0
@@ -327,7 +328,7 @@ func TestRecoverDrops(t *testing.T) {
 			do(t, m.Save(first.o.Manifest))
 
 			second := restart(t, first, store)
-			eventually(t, "the store has "+tt.left, func() bool { return store.names() == tt.left })
+			testmain.Eventually(t, "the store has "+tt.left, func() bool { return store.names() == tt.left })
 			if log := second.log.String(); !strings.Contains(log, tt.want) {
 				t.Errorf("log without %q:\n%s", tt.want, log)
 			}

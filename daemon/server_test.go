@@ -5,7 +5,6 @@ package daemon
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -25,6 +24,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/weights"
@@ -43,30 +43,12 @@ type instance struct {
 	target  string
 	draft   string
 	control string
-	log     *logs
+	log     *testmain.Log
 	stop    func() error // ends it and waits; safe to call again
 
 	mu     sync.Mutex
 	config config.Config
 	broken error
-}
-
-// logs is what a server writes to its log.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // setup changes what a server of a test is started with.
@@ -79,7 +61,7 @@ type setup struct {
 // start runs a server on checkpoints until the test ends.
 func start(t *testing.T, change func(*setup)) *instance {
 	t.Helper()
-	i := &instance{dir: private(t), log: new(logs)}
+	i := &instance{dir: private(t), log: new(testmain.Log)}
 	s := setup{Config: config.Default()}
 	root, err := filepath.Abs(checkpoints)
 	if err != nil {
@@ -365,7 +347,7 @@ func descriptors(t testing.TB) map[string]int {
 func settled(t *testing.T) map[string]int {
 	t.Helper()
 	last, same := descriptors(t), 0
-	eventually(t, "descriptors stay the same", func() bool {
+	testmain.Eventually(t, "descriptors stay the same", func() bool {
 		now := descriptors(t)
 		if !maps.Equal(now, last) {
 			last, same = now, 0

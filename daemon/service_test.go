@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights"
 )
@@ -73,13 +74,13 @@ func TestManifestNotWritten(t *testing.T) {
 		return len(m.Entries)
 	}
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
-	eventually(t, "the manifest has the entry", func() bool { return saved() == 1 })
+	testmain.Eventually(t, "the manifest has the entry", func() bool { return saved() == 1 })
 
 	// Root writes into folders of any mode, but into none that is a file.
 	do(t, os.Rename(state, state+".bak"), os.WriteFile(state, nil, 0o600))
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama_tied-tp1r0"))), "ok")
-	eventually(t, "status says it", func() bool { return len(i.status(t).Problems) == 1 })
+	testmain.Eventually(t, "status says it", func() bool { return len(i.status(t).Problems) == 1 })
 	if got := i.status(t).Problems[0]; !strings.HasPrefix(got, "write manifest: ") || !strings.Contains(got, state) {
 		t.Errorf("status says %q", got)
 	}
@@ -91,7 +92,7 @@ func TestManifestNotWritten(t *testing.T) {
 		t.Errorf("the old manifest has %d entries", n)
 	}
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp2r0"))), "ok")
-	eventually(t, "the manifest is written again", func() bool { return saved() == 4 && len(i.status(t).Problems) == 0 })
+	testmain.Eventually(t, "the manifest is written again", func() bool { return saved() == 4 && len(i.status(t).Problems) == 0 })
 }
 
 // Whatever connects in the moment in which an idle service ends is answered: by
@@ -207,9 +208,9 @@ func TestStatusLine(t *testing.T) {
 			return false
 		}
 	}
-	eventually(t, "the line tells that nothing is there", says("empty"))
+	testmain.Eventually(t, "the line tells that nothing is there", says("empty"))
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))), "ok")
-	eventually(t, "the line tells of the engine", says("1 model, 0.0 GiB, 1 engine attached"))
+	testmain.Eventually(t, "the line tells of the engine", says("1 model, 0.0 GiB, 1 engine attached"))
 }
 
 // A manager that doesn't read what it is told keeps no engine waiting.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // on has a server look for models in a folder alone.
@@ -114,7 +115,7 @@ func TestStale(t *testing.T) {
 		t.Errorf("%d loads, -want +got:\n%s", s.Counts.Loads, diff)
 	}
 	engine.kill()
-	eventually(t, "the old ones are freed", func() bool { return len(i.status(t).Entries) == 1 })
+	testmain.Eventually(t, "the old ones are freed", func() bool { return len(i.status(t).Entries) == 1 })
 
 	// What decides of how files are read counts too, as does a file that has come.
 	do(t, os.WriteFile(filepath.Join(dir, "extra.safetensors"), []byte("damaged"), 0o600))

@@ -97,10 +97,10 @@ func leaves(t *testing.T, f func()) {
 	before := descriptors()
 	f()
 	// A child that did its job is not waited for.
-	eventually(t, "the end of all children", func() bool {
+	testmain.Eventually(t, "the end of all children", func() bool {
 		return errors.Is(unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
 	})
-	eventually(t, "as many descriptors as before", func() bool { return cmp.Equal(before, descriptors()) })
+	testmain.Eventually(t, "as many descriptors as before", func() bool { return cmp.Equal(before, descriptors()) })
 }
 
 func TestRun(t *testing.T) {
@@ -219,12 +219,12 @@ func TestChildHangs(t *testing.T) {
 					t.Fatalf("Run: %v, want the result that is complete", err)
 				}
 				r.Close()
-				eventually(t, "word of the child", hung.heard)
+				testmain.Eventually(t, "word of the child", hung.heard)
 			} else if !errors.Is(err, why) || r != nil {
 				t.Errorf("Run = %v, %v; want an error for the context's reason", r, err)
 			}
 			pid := hung.pid(t)
-			eventually(t, "the end of the child", func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
+			testmain.Eventually(t, "the end of the child", func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
 		})
 	}
 }
@@ -282,7 +282,7 @@ func TestGrandchildIsKilled(t *testing.T) {
 			if r != nil {
 				r.Close()
 			}
-			eventually(t, "word of the grandchild", forked.heard)
+			testmain.Eventually(t, "word of the grandchild", forked.heard)
 			pid := forked.pid(t)
 			for i := 0; unix.Kill(pid, 0) != unix.ESRCH; i++ {
 				// Its new parent has to reap it first.
@@ -435,28 +435,17 @@ func TestParentDies(t *testing.T) {
 				t.Fatal(err)
 			}
 			pid := 0
-			eventually(t, "the grandchild hangs", func() bool {
+			testmain.Eventually(t, "the grandchild hangs", func() bool {
 				b, _ := os.ReadFile(said.Name())
 				_, err := fmt.Sscanf(string(b), "hanging %d", &pid)
 				return err == nil
 			})
 			_ = parent.Process.Kill()
 			_ = parent.Wait()
-			eventually(t, "the grandchild ends", func() bool {
+			testmain.Eventually(t, "the grandchild ends", func() bool {
 				state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 				return err != nil || bytes.Contains(state, []byte(") Z "))
 			})
 		})
 	}
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for range 20_000 {
-		if f() {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatalf("did not come: %s", what)
 }

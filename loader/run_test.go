@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // What a child has said counts, also if it has ended when somebody reads it.
@@ -15,7 +17,7 @@ func TestRunReadsLate(t *testing.T) {
 	job, _ := testJob(t, 500_000)
 	r, err := Run(t.Context(), options("work"), job, func(p Progress) {
 		if p.Done == p.Total {
-			eventually(t, "the end of the child", func() bool {
+			testmain.Eventually(t, "the end of the child", func() bool {
 				return errors.Is(unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
 			})
 		}

@@ -77,12 +77,7 @@ func testTenantBefore(t *testing.T, dir string) {
 	must(t, err)
 	r.nvml(fmt.Sprintf("gpu %s\ntotal 64\nused 64\nprocess %d 60\nprocess 1234567 1\n", r.uuid, pid))
 	r.serve("0")
-	answered := make(chan string, 1)
-	go func() {
-		p, answer := r.ask(llama)
-		p.end()
-		answered <- answer
-	}()
+	answered := r.asking(llama)
 	r.eventually("the status says that it is waited", func() bool {
 		s := r.status()
 		return len(s.Entries) == 1 && s.Entries[0].Progress != nil && s.Entries[0].Progress.Waiting == "210176 bytes, of which 0 are free"
@@ -104,12 +99,7 @@ func testTenantLeaves(t *testing.T, dir string) {
 	r.set("FAKE_CUDA_TOTAL", strconv.Itoa(64<<20))
 	_, end := r.tenant(0)
 	r.serve("0")
-	answered := make(chan string, 1)
-	go func() {
-		p, answer := r.ask(llama)
-		p.end()
-		answered <- answer
-	}()
+	answered := r.asking(llama)
 	r.eventually("it is waited", func() bool { return strings.Contains(r.log.String(), "waiting for memory") })
 	end()
 	r.like(<-answered, "ok …")

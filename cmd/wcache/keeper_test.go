@@ -131,6 +131,15 @@ func (r *rig) oneKeeper() int {
 	return list[0]
 }
 
+// stopWhole stops the daemon, with which the keepers and their memory go.
+func (r *rig) stopWhole() {
+	r.Helper()
+	r.stop()
+	if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
+		r.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
+	}
+}
+
 // Every tensor has the bytes of vLLM's own loader, for each engine and each model,
 // and each model has a keeper.
 func testKeeperServes(t *testing.T, dir string) {
@@ -148,10 +157,7 @@ func testKeeperServes(t *testing.T, dir string) {
 	for _, p := range []*gpuProcess{first, second, again} {
 		p.end()
 	}
-	r.stop()
-	if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
-		t.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
-	}
+	r.stopWhole()
 }
 
 // A keeper that dies takes its entry along, at once, and the next engine has the
@@ -213,10 +219,7 @@ func testKeeperStopHang(t *testing.T, dir string) {
 	r.faults("FAKE_CUDA_FAIL=cuMemFree_v2:1:hang,cuDevicePrimaryCtxRelease_v2:1:hang")
 	r.serve("0")
 	r.gets("llama-tp1r0").end()
-	r.stop()
-	if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
-		t.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
-	}
+	r.stopWhole()
 }
 
 // Without a service manager nobody but the daemon holds the memory.
@@ -346,10 +349,7 @@ func testHIP(t *testing.T, _ string) {
 		}
 		r.oneKeeper()
 		p.end()
-		r.stop()
-		if list := r.keepers(); len(list) != 0 || r.used(r.uuid) != 0 {
-			t.Errorf("keepers %v are left, and %d bytes", list, r.used(r.uuid))
-		}
+		r.stopWhole()
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/protocol"
 )
@@ -119,16 +120,7 @@ func activate(socket string, command []string) error {
 // serveOne answers one control connection with fixed lines, as a daemon would.
 func serveOne(t *testing.T, lines ...string) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "wcache")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := net.Listen("unix", filepath.Join(dir, "s.control"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l, socket := listenControl(t)
 	go func() {
 		c, err := l.Accept()
 		if err != nil {
@@ -139,5 +131,23 @@ func serveOne(t *testing.T, lines ...string) (socket string) {
 			_, _ = io.WriteString(c, strings.Join(lines, "\n")+"\n")
 		}
 	}()
-	return filepath.Join(dir, "s.sock")
+	return socket
+}
+
+// listenControl listens on the control socket of an engine's socket, of which only
+// the name is there.
+func listenControl(t *testing.T) (l net.Listener, socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "wcache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "s.sock")
+	l, err = net.Listen("unix", control.Path(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l, socket
 }

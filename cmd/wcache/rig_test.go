@@ -5,7 +5,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +27,7 @@ import (
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/device/cuda/fake"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // Variables of a rig's processes.
@@ -79,7 +79,7 @@ type rig struct {
 	uuid   string // of the first GPU
 	socket string
 	env    []string
-	log    logs
+	log    testmain.Log
 
 	cmd      *exec.Cmd
 	listener *os.File
@@ -250,13 +250,7 @@ func (r *rig) end() {
 // eventually waits for what happens in another process.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.Helper()
-	for range 4000 {
-		if ok() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	r.Fatalf("it never came that %s", what)
+	testmain.Eventually(r.T, what, ok)
 }
 
 // status asks the daemon for its status.
@@ -308,30 +302,23 @@ func (r *rig) like(got, want string) {
 	}
 }
 
-// logs is what a process writes.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 // gpuProcess is an engine in a process of its own.
 type gpuProcess struct {
 	*exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader
 	sums []string // of what it has mapped
+}
+
+// asking is ask meanwhile, by an engine that ends with its answer.
+func (r *rig) asking(request string) <-chan string {
+	answered := make(chan string, 1)
+	go func() {
+		p, answer := r.ask(request)
+		p.end()
+		answered <- answer
+	}()
+	return answered
 }
 
 // ask has a new engine send a recorded request; it gives what it was answered. An

@@ -9,9 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,16 +24,7 @@ import (
 // them as hits; then it is gone.
 func numbered(t *testing.T, times int) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "wcache")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := net.Listen("unix", filepath.Join(dir, "s.control"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l, socket := listenControl(t)
 	go func() {
 		for n := range times {
 			c, err := l.Accept()
@@ -56,7 +44,7 @@ func numbered(t *testing.T, times int) (socket string) {
 			_ = c.Close()
 		}
 	}()
-	return filepath.Join(dir, "s.sock")
+	return socket
 }
 
 // block is one status of the numbered daemon.
