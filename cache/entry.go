@@ -112,9 +112,6 @@ func (h *Hold) Model() string { return h.entry.contents.Record.Dir }
 // Hit tells whether the entry was there when it was asked for.
 func (h *Hold) Hit() bool { return h.hit }
 
-// Seconds is how long its load took.
-func (h *Hold) Seconds() float64 { return h.entry.contents.Record.Seconds }
-
 // Attach counts a process as one that may map the entry, until Detach.
 func (h *Hold) Attach(engine Engine) {
 	defer h.cache.changed()

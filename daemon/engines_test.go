@@ -201,7 +201,7 @@ func TestForcedEviction(t *testing.T) {
 // this process's number. What holds the bytes itself any of them can have.
 func TestBarriers(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root, to be of other groups and namespaces")
+		t.Skip("needs root, to be of other groups and namespaces, and .ci/run is root; engines without barriers need none")
 	}
 	mapped := start(t, nil)
 	value := start(t, func(s *setup) { s.Config.Handles = config.HandlesValue })
@@ -226,7 +226,7 @@ func TestBarriers(t *testing.T) {
 				p := &process{Cmd: exec.Command("/proc/self/exe", tt.role, socket), dir: t.TempDir()}
 				p.SysProcAttr = tt.how
 				if err := p.begin(); err != nil {
-					t.Skipf("no such process can be made here: %v", err)
+					t.Skipf("no such process can be made here: %v; the others are tried", err)
 				}
 				t.Cleanup(p.end)
 				p.send(t, getState(t, key(t, "llama-tp1r0")))
@@ -252,7 +252,7 @@ func TestBarriers(t *testing.T) {
 // capabilities that the daemon has there.
 func TestNoBarrier(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root, to be another user")
+		t.Skip("needs root, to be another user, and .ci/run is root; TestBarriers has what is refused")
 	}
 	const nobody = 65534
 	c := exec.Command("/proc/self/exe", "above")
@@ -260,7 +260,7 @@ func TestNoBarrier(t *testing.T) {
 	c.Stderr = os.Stderr
 	out, err := c.Output()
 	if err != nil {
-		t.Skipf("no such process can be made here: %v", err)
+		t.Skipf("no such process can be made here: %v; the others are tried", err)
 	}
 	if got, want := string(out), "barrier \"\", <nil>\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)

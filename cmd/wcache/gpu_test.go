@@ -248,7 +248,7 @@ func testNoDriverInDaemon(t *testing.T, dir string) {
 // lends its descriptors all the same.
 func testDroppedPrivileges(t *testing.T, dir string) {
 	if os.Getuid() != 0 {
-		t.Skip("only root starts processes of other users")
+		t.Skip("only root starts processes of other users, and .ci/run is root; the rest is tried as this one")
 	}
 	r := newRig(t, dir)
 	self, err := os.ReadFile("/proc/self/exe")
@@ -267,7 +267,7 @@ func testDroppedPrivileges(t *testing.T, dir string) {
 	cat := r.command("cat")
 	cat.Args = append(cat.Args, "../../testdata/wire/"+llama+".bin", filepath.Join(dir, "libcuda.so.1"))
 	if err := cat.Run(); err != nil {
-		t.Skipf("another user can't reach the test's files here: %v", err)
+		t.Skipf("another user can't reach the test's files here: %v; the rest is tried as this one", err)
 	}
 	r.serve("0")
 	r.gets("llama-tp1r0").end()

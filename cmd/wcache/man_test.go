@@ -400,7 +400,7 @@ func takeAll(c *net.UnixConn) {
 // TestManualOthers: a process of another user, and one of another pid namespace.
 func TestManualOthers(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root, to be two users")
+		t.Skip("needs root, to be two users, and .ci/run is root; the other messages need none")
 	}
 	const nobody = 65534
 	dir := manualDir(t)
@@ -435,7 +435,7 @@ func TestManualOthers(t *testing.T) {
 	engine.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 	out, err := engine.CombinedOutput()
 	if err != nil {
-		t.Skipf("no pid namespace: %v %s", err, out)
+		t.Skipf("no pid namespace: %v %s; TestBarriers of daemon has the other barriers", err, out)
 	}
 	const want = "mismatch: the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"value\" in wcache.toml\n"
 	if string(out) != want {

@@ -57,7 +57,7 @@ func machine() string {
 func drivers(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("no C compiler to build drivers with")
+		t.Skip("no C compiler to build drivers with; script tests and daemon's have host memory")
 	}
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)) // for processes of other users

@@ -49,7 +49,7 @@ func terminalPair(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("no pseudo-terminals: %v", err)
+		t.Skipf("no pseudo-terminals: %v; what isn't a terminal is tried in TestScript", err)
 	}
 	t.Cleanup(func() { _ = master.Close() })
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
