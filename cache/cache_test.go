@@ -176,8 +176,14 @@ func TestGivingUp(t *testing.T) {
 	if len(list) != 1 || list[0].Waiting != 0 || list[0].State != Loading {
 		t.Errorf("got %+v, want one loading entry that nobody waits for", list)
 	}
+	if a, b := c.State(key(t, "a")), c.State(key(t, "b")); a != Loading || b != "" {
+		t.Errorf("states are %q and %q, want that of the load and none", a, b)
+	}
 	l.go_ <- nil
 	get(t, c, key(t, "a")).Release()
+	if a := c.State(key(t, "a")); a != Ready {
+		t.Errorf("state is %q after the load", a)
+	}
 	if len(l.started) != 1 {
 		t.Errorf("loaded %v", l.started)
 	}

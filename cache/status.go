@@ -99,6 +99,20 @@ func (e *Entry) engineList() []Engine {
 	return list
 }
 
+// State is how a key stands, Loading or Ready, "" for not at all; what leaves is the
+// key's no more.
+func (c *Cache) State(key fingerprint.Key) State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch e := c.entries[key.ID()]; {
+	case e == nil:
+		return ""
+	case e.ready:
+		return Ready
+	}
+	return Loading
+}
+
 // Empty reports whether the cache holds nothing and loads nothing.
 func (c *Cache) Empty() bool {
 	c.mu.Lock()

@@ -158,11 +158,8 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 
 // before tells how a key stands, "" for not at all, and if so what is most like it.
 func (s *Server) before(key fingerprint.Key) (cache.State, *control.Held) {
-	list, _ := s.cache.Status()
-	for _, e := range list {
-		if e.ID == key.ID() && e.State != cache.Leaving {
-			return e.State, nil
-		}
+	if state := s.cache.State(key); state != "" {
+		return state, nil // of every hit, which asks for no more
 	}
 	nearest, ok := s.cache.Nearest(key, "")
 	if !ok {
@@ -173,6 +170,7 @@ func (s *Server) before(key fingerprint.Key) (cache.State, *control.Held) {
 		return "", nil
 	}
 	held := &control.Held{Key: nearest.ID(), Fingerprint: nearest}
+	list, _ := s.cache.Status()
 	for _, e := range list {
 		if e.ID == held.Key {
 			held.Model = e.Model
