@@ -28,7 +28,7 @@ func (s *Server) fresh(e manifest.Entry) error {
 	}
 	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
 	for _, f := range e.Files {
-		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Size: f.Size, MTime: f.MTime.UnixNano(), Inode: f.Inode, Used: f.Used})
+		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
 	}
 	if err := r.Stale(); err != nil {
 		return err
@@ -119,7 +119,7 @@ func inode(st fs.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino } // w
 func record(r weights.Record) []manifest.File {
 	var files []manifest.File
 	for _, f := range r.Files {
-		files = append(files, manifest.File{Name: f.Name, Size: f.Size, MTime: time.Unix(0, f.MTime).UTC(), Inode: f.Inode, Used: f.Used})
+		files = append(files, manifest.File{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
 	}
 	return files
 }

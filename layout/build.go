@@ -219,7 +219,7 @@ func (b *builder) file(f *weights.File) int {
 	if !ok {
 		n = len(b.plan.Files)
 		b.files[f] = n
-		b.plan.Files = append(b.plan.Files, File{Path: f.Path, Size: f.Size, MTime: f.MTime, Inode: f.Inode})
+		b.plan.Files = append(b.plan.Files, File{Path: f.Path, Stamp: f.Stamp})
 	}
 	return n
 }

@@ -59,7 +59,7 @@ func (p *Plan) checkCopy(c Copy) error {
 		return fmt.Errorf("%d rows of %d bytes, %d apart, from %d", c.Rows, c.RowBytes, c.SrcStride, c.Src)
 	}
 	hi, lo := bits.Mul64(uint64(c.Rows-1), uint64(c.SrcStride))
-	room := p.Files[c.File].Size - c.Src - c.RowBytes
+	room := p.Files[c.File].Stamp.Size - c.Src - c.RowBytes
 	if hi != 0 || room < 0 || lo > uint64(room) {
 		return fmt.Errorf("reads past the end of %q", p.Files[c.File].Path)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 	"github.com/wcache/wcache/weights"
 )
@@ -33,7 +34,7 @@ func smallPlan() *Plan {
 				view("nothing", 3, 0, []int64{0, 4}, []int64{4, 1}),
 			},
 		},
-		Files:    []File{{Path: "/f", Size: 1000}},
+		Files:    []File{{Path: "/f", Stamp: stamp.Stamp{Size: 1000}}},
 		Copies:   []Copy{{Dst: 0, File: 0, Src: 872, Rows: 4, RowBytes: 32, SrcStride: 32, From: tensor.F32, To: tensor.BF16}},
 		Zeros:    []Zero{{Dst: 64, Bytes: 32}},
 		Literals: []Literal{{Dst: 256, Data: []byte{0, 0, 128, 63}}},
@@ -164,7 +165,7 @@ func FuzzCheck(f *testing.F) {
 			if c.Dst < 0 || c.written() <= 0 || c.written() > size-c.Dst {
 				t.Errorf("copy past the segment: %+v", c)
 			}
-			if end := c.Src + (c.Rows-1)*c.SrcStride + c.RowBytes; end <= 0 || end > p.Files[c.File].Size {
+			if end := c.Src + (c.Rows-1)*c.SrcStride + c.RowBytes; end <= 0 || end > p.Files[c.File].Stamp.Size {
 				t.Errorf("copy past the file: %+v", c)
 			}
 		}

@@ -13,6 +13,7 @@ package layout
 import (
 	"fmt"
 
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -21,8 +22,8 @@ import (
 type Plan struct {
 	// Table has one segment, of Table.Segments[0] bytes.
 	Table *tensor.Table `json:"table"`
-	// Files are absolute paths; each was of the given size and modification time
-	// when the plan was made. A loader that finds another one stops.
+	// Files have absolute paths. A loader that finds another file there than when
+	// the plan was made stops.
 	Files []File `json:"files"`
 	// Copies, Zeros, Literals and Ropes together write each byte of each storage
 	// exactly once. Their order carries no meaning but favours sequential reads:
@@ -37,10 +38,8 @@ type Plan struct {
 
 // File is a checkpoint file as it was when the plan was made.
 type File struct {
-	Path  string `json:"path"`
-	Size  int64  `json:"size"`  // bytes
-	MTime int64  `json:"mtime"` // nanoseconds since 1970
-	Inode uint64 `json:"inode"`
+	Path  string      `json:"path"`
+	Stamp stamp.Stamp `json:"stamp"`
 }
 
 // Copy moves Rows runs of RowBytes source bytes each, the starts of which are

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/safetensors"
@@ -89,7 +88,7 @@ func (b *builder) sameHead(m *dense) (bool, error) {
 			return false, err
 		}
 		p := pieces[0]
-		f, err := openSame(p.from.file)
+		f, err := p.from.file.Open()
 		if err != nil {
 			return false, err
 		}
@@ -116,24 +115,4 @@ func (b *builder) sameHead(m *dense) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// openSame opens a file of the checkpoint if it still is what it was.
-func openSame(want *weights.File) (*os.File, error) {
-	f, err := os.Open(want.Path)
-	if err != nil {
-		return nil, fmt.Errorf("compare lm_head with embed_tokens: %w", err)
-	}
-	info, err := f.Stat()
-	if err == nil {
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if info.Size() != want.Size || info.ModTime().UnixNano() != want.MTime || ok && stat.Ino != want.Inode {
-			err = &weights.Changed{Path: want.Path, What: "it is another file than the one that was opened first"}
-		}
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("compare lm_head with embed_tokens: %w", err)
-	}
-	return f, nil
 }

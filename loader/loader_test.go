@@ -24,6 +24,7 @@ import (
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -64,13 +65,14 @@ func jobIn(dir string, data []byte) (Job, error) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		return Job{}, err
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	st, err := stamp.Of(path)
+	if err != nil {
 		return Job{}, err
 	}
+	time.Sleep(st.Unsettled(time.Now())) // from then on a change shows
 	return Job{Device: "host", Workers: 2, BlockBytes: 4096, Plan: &layout.Plan{
 		Table: pageTable(st.Size),
-		Files: []layout.File{{Path: path, Size: st.Size, MTime: st.Mtim.Nano(), Inode: st.Ino}},
+		Files: []layout.File{{Path: path, Stamp: st.Stamp}},
 		Copies: []layout.Copy{{
 			Rows: 1, RowBytes: st.Size, SrcStride: st.Size, From: tensor.U8, To: tensor.U8,
 		}},
@@ -314,20 +316,20 @@ func TestChildFails(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, Error{Kind: KindFileUnreadable, Message: `open "{}": no such file or directory`}},
-		{"file changed before", "work", func(_ *testing.T, j *Job) { j.Plan.Files[0].MTime-- },
-			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: modification time moved by 1 ns`}},
+		{"file changed before", "work", func(_ *testing.T, j *Job) { j.Plan.Files[0].Stamp.MTime-- },
+			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: was written`}},
 		{"file removed and truncated in mid-load", "truncate", nil,
-			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: size 500000 became 10`}},
+			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: had 500000 bytes, has 10`}},
 		{"disk error in mid-load", "work", func(t *testing.T, j *Job) {
 			dir := t.TempDir() // opens, has a size, and can't be read
-			var st unix.Stat_t
-			if err := unix.Stat(dir, &st); err != nil {
+			st, err := stamp.Of(dir)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if st.Size == 0 {
 				t.Skip("directories are empty here; loader/native covers it")
 			}
-			j.Plan.Files = append(j.Plan.Files, layout.File{Path: dir, Size: st.Size, MTime: st.Mtim.Nano(), Inode: st.Ino})
+			j.Plan.Files = append(j.Plan.Files, layout.File{Path: dir, Stamp: st.Stamp})
 			c := j.Plan.Copies[0]
 			c.RowBytes -= st.Size
 			c.SrcStride = c.RowBytes

@@ -20,6 +20,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/stamp"
 )
 
 // Limits of a manifest file.
@@ -82,11 +83,9 @@ type Segment struct {
 
 // File is a file of the model directory as it was when the entry was loaded.
 type File struct {
-	Name  string    `toml:"name"`
-	Size  int64     `toml:"size"`
-	MTime time.Time `toml:"mtime"`
-	Inode uint64    `toml:"inode"`
-	Used  bool      `toml:"used"` // whether a change of it makes the entry stale
+	Name  string      `toml:"name"`
+	Stamp stamp.Stamp `toml:"stamp"`
+	Used  bool        `toml:"used"` // whether a change of it makes the entry stale
 }
 
 // Field is a field of the engine's key. TOML has no null and no mixed tuples:

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/stamp"
 )
 
 func example(t testing.TB) *Manifest {
@@ -34,7 +35,7 @@ func example(t testing.TB) *Manifest {
 		ID: k.ID(), Key: k, Dir: "/models/llama", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
 		Table: "t1", Segments: []Segment{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
 		Loaded: at, Used: at, Seconds: 0.25, Pinned: true,
-		Files:   []File{{Name: "model.safetensors", Size: 191976, MTime: at, Inode: 42, Used: true}},
+		Files:   []File{{Name: "model.safetensors", Stamp: stamp.Stamp{Size: 191976, MTime: at.UnixNano(), CTime: at.UnixNano() + 1, Inode: 42, Device: 65024, Mount: 7}, Used: true}},
 		Engines: []Engine{{PID: 4711, Name: "VLLM::EngineCor", Start: 123456, Since: at}},
 	}}}
 }

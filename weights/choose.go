@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/wcache/wcache/stamp"
 )
 
 // Names that vLLM gives a meaning to. The indexes are SAFE_WEIGHTS_INDEX_NAME of
@@ -36,6 +38,37 @@ const maxNested = 100_000
 // hidden files.
 func isWeights(name string) bool {
 	return strings.HasSuffix(name, ".safetensors") && !strings.HasPrefix(name, ".")
+}
+
+// decides reports whether a file can have a part in what vLLM makes of a directory.
+// Of JSON files all count but those that are known to have none: vLLM and
+// transformers look for more of them with each release, such as modules.json,
+// params.json and hf_quant_config.json. Python files are a model's own code.
+func decides(name string) bool {
+	if isWeights(name) {
+		return true
+	}
+	switch filepath.Ext(name) {
+	case ".py":
+		return !strings.HasPrefix(name, ".")
+	case ".json":
+		return !strings.HasPrefix(name, ".") && !harmless(name)
+	}
+	return false
+}
+
+// harmless reports whether a file is one of published models that shapes no weights:
+// of tokenizers, image processors and chat templates, defaults of sampling, and notes
+// of training.
+func harmless(name string) bool {
+	switch name {
+	case "added_tokens.json", "all_results.json", "chat_template.json", "eval_results.json", "generation_config.json",
+		"merges.json", "preprocessor_config.json", "processor_config.json", "special_tokens_map.json", "tekken.json",
+		"tokenizer.json", "tokenizer_config.json", "train_results.json", "trainer_state.json",
+		"video_preprocessor_config.json", "vocab.json":
+		return true
+	}
+	return false
 }
 
 func isConsolidated(name string) bool {
@@ -60,7 +93,7 @@ func (c *choice) names() []string {
 // choose applies vLLM's rules to the files that a survey has found. The hash
 // covers all of them, or those of the index. Loaded are the same files, unless
 // there are consolidated ones: then only these, by an index of their own.
-func choose(dir string, have map[string]stamp) (*choice, error) {
+func choose(dir string, have map[string]stamp.Stamp) (*choice, error) {
 	var all, consolidated []string
 	for name := range have {
 		if isWeights(name) {
@@ -106,13 +139,13 @@ func set(names []string) map[string]bool {
 
 // indexedFiles filters files by an index, if there is one. As in vLLM, each file
 // that the index names must be there.
-func indexedFiles(dir, index string, files []string, have map[string]stamp) ([]string, error) {
+func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp) ([]string, error) {
 	at, ok := have[index]
 	if !ok {
 		return files, nil
 	}
 	path := filepath.Join(dir, index)
-	if at == (stamp{}) {
+	if at == (stamp.Stamp{}) {
 		return nil, dangling(path) // vLLM would go on as if there were none, with files that may be no part of the model
 	}
 	shards, err := readShardIndex(path)

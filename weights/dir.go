@@ -24,19 +24,17 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights/hfconfig"
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
 // File is a safetensors file as it was when its header was read.
 type File struct {
-	Path   string // absolute; symlinks, as of a Hugging Face snapshot, are not resolved
-	Base   string
-	Size   int64  // bytes
-	MTime  int64  // nanoseconds since 1970
-	Inode  uint64 // these three are of the file that a symlink leads to
-	Device uint64
-	Header *safetensors.Header
+	Path        string // absolute; symlinks, as of a Hugging Face snapshot, are not resolved
+	Base        string
+	stamp.Stamp // of the file that a symlink leads to
+	Header      *safetensors.Header
 }
 
 // Dir is a model directory as it was when it was opened. It holds no descriptor
@@ -48,9 +46,9 @@ type Dir struct {
 	Load    []*File  // what vLLM loads, in its order; partly or wholly those of Hashed
 	Ignored []string // base names of safetensors files that are there and not loaded
 
-	have    map[string]stamp // the survey that all of this rests on
-	used    []string         // names in have whose change matters, sorted
-	indexed bool             // model.safetensors.index.json says which files count
+	have    map[string]stamp.Stamp // the survey that all of this rests on
+	used    []string               // names in have whose change matters, sorted
+	indexed bool                   // model.safetensors.index.json says which files count
 	names   map[string]place
 }
 
@@ -111,8 +109,8 @@ func Open(path string) (*Dir, error) {
 		indexed: pick.indexed,
 		names:   make(map[string]place),
 	}
-	for _, name := range []string{configName, indexName, consolidatedIndexName} {
-		if have[name] != (stamp{}) {
+	for name := range have {
+		if !isWeights(name) {
 			d.used = append(d.used, name)
 		}
 	}
@@ -145,7 +143,7 @@ func readConfig(dir string) (*hfconfig.Config, error) {
 }
 
 // openFiles reads the headers of some files of a directory.
-func openFiles(dir string, names []string, have map[string]stamp) (map[string]*File, error) {
+func openFiles(dir string, names []string, have map[string]stamp.Stamp) (map[string]*File, error) {
 	files := make([]*File, len(names))
 	errs := make([]error, len(names))
 	slots := make(chan struct{}, headerReaders)
@@ -168,10 +166,9 @@ func openFiles(dir string, names []string, have map[string]stamp) (map[string]*F
 	return byName, nil
 }
 
-func openFile(dir, base string, want stamp) (*File, error) {
-	file := &File{Path: filepath.Join(dir, base), Base: base, Size: want.Size, MTime: want.MTime, Inode: want.Inode}
-	err := reading(file.Path, want, func(f *os.File, info fs.FileInfo) error {
-		file.Device = device(info)
+func openFile(dir, base string, want stamp.Stamp) (*File, error) {
+	file := &File{Path: filepath.Join(dir, base), Base: base, Stamp: want}
+	err := reading(file.Path, want, func(f *os.File) error {
 		h, err := safetensors.ReadHeader(f, want.Size)
 		file.Header = h
 		return err
@@ -184,24 +181,23 @@ func openFile(dir, base string, want stamp) (*File, error) {
 
 // reading opens a safetensors file that a survey has seen, and lets read read its
 // header. The file must be the same before and after.
-func reading(path string, want stamp, read func(*os.File, fs.FileInfo) error) error {
-	if want == (stamp{}) {
+func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
+	if want == (stamp.Stamp{}) {
 		return dangling(path)
 	}
-	f, info, err := openSame(path, want)
+	f, err := openSame(path, want)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	if err := read(f, info); err != nil {
+	if err := read(f); err != nil {
 		var bad *safetensors.FormatError
 		if errors.As(err, &bad) {
 			return &Unusable{Path: path, Reason: err.Error() + "; the file is damaged or not complete, fetch it again", Err: err}
 		}
 		return fmt.Errorf("read %q: %w", path, err)
 	}
-	_, err = unchanged(f, path, want)
-	return err
+	return unchanged(f, path, want)
 }
 
 func dangling(path string) error {

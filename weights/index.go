@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
@@ -38,12 +39,12 @@ type Index struct {
 
 // record is what is known of one directory.
 type record struct {
-	Files   map[string]stamp `json:"files"`
-	MD5     string           `json:"md5,omitempty"`
-	SHA256  string           `json:"sha256,omitempty"`
-	Problem string           `json:"problem,omitempty"` // why there is no hash
-	Added   bool             `json:"added,omitempty"`   // lies below no root, maybe
-	problem error            // Problem with its type, where it was met in this process
+	Files   map[string]stamp.Stamp `json:"files"`
+	MD5     string                 `json:"md5,omitempty"`
+	SHA256  string                 `json:"sha256,omitempty"`
+	Problem string                 `json:"problem,omitempty"` // why there is no hash
+	Added   bool                   `json:"added,omitempty"`   // lies below no root, maybe
+	problem error                  // Problem with its type, where it was met in this process
 }
 
 // NewIndex makes an index of the model directories below roots, which may be such
@@ -196,10 +197,10 @@ func (r *record) read(dir string) error {
 	return err
 }
 
-func (r *record) hash(dir string, names []string, have map[string]stamp) error {
+func (r *record) hash(dir string, names []string, have map[string]stamp.Stamp) error {
 	short, long := md5.New(), sha256.New()
 	for _, name := range names {
-		err := reading(filepath.Join(dir, name), have[name], func(f *os.File, _ fs.FileInfo) error {
+		err := reading(filepath.Join(dir, name), have[name], func(f *os.File) error {
 			raw, err := safetensors.ReadRaw(f, have[name].Size)
 			if err != nil {
 				return err
@@ -222,7 +223,7 @@ type saved struct {
 	Dirs    map[string]*record `json:"dirs"`
 }
 
-const savedVersion = 1
+const savedVersion = 2
 
 // Save writes what is known to a file, whole or not at all.
 func (x *Index) Save(path string) error {

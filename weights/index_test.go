@@ -234,14 +234,14 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 
 	for name, text := range map[string]string{
-		"damaged":       `{"version":1,`,
-		"of the future": `{"version":2,"dirs":{}}`,
-		"relative path": `{"version":1,"dirs":{"a":{}}}`,
-		"dirty path":    `{"version":1,"dirs":{"/a/":{}}}`,
-		"no record":     `{"version":1,"dirs":{"/a":null}}`,
-		"short hash":    `{"version":1,"dirs":{"/a":{"md5":"00","sha256":"00"}}}`,
-		"one hash":      `{"version":1,"dirs":{"/a":{"md5":"` + qwen3Hash + `"}}}`,
-		"no hash":       `{"version":1,"dirs":{"/a":{"files":{}}}}`,
+		"damaged":       `{"version":2,`,
+		"of the future": `{"version":9,"dirs":{}}`,
+		"relative path": `{"version":2,"dirs":{"a":{}}}`,
+		"dirty path":    `{"version":2,"dirs":{"/a/":{}}}`,
+		"no record":     `{"version":2,"dirs":{"/a":null}}`,
+		"short hash":    `{"version":2,"dirs":{"/a":{"md5":"00","sha256":"00"}}}`,
+		"one hash":      `{"version":2,"dirs":{"/a":{"md5":"` + qwen3Hash + `"}}}`,
+		"no hash":       `{"version":2,"dirs":{"/a":{"files":{}}}}`,
 	} {
 		write(t, path, []byte(text))
 		z := NewIndex(nil)
@@ -285,7 +285,7 @@ func FuzzIndexFile(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
-	f.Add([]byte(`{"version":1,"dirs":{"/a":{"files":{"b":{"size":1,"mtime":2,"inode":3}},"problem":"x","added":true}}}`))
+	f.Add([]byte(`{"version":2,"dirs":{"/a":{"files":{"b":{"size":1,"mtime":2,"inode":3}},"problem":"x","added":true}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		known, err := decodeIndex(b)
 		if (known == nil) != (err != nil) {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/wcache/wcache/stamp"
 )
 
 const (
@@ -51,12 +53,12 @@ func (w *walk) visit(dir string, depth int) {
 	if w.left--; w.left < 0 {
 		return
 	}
-	info, err := os.Stat(dir)
+	info, err := stamp.Of(dir)
 	if err != nil {
 		w.problems = append(w.problems, fmt.Errorf("search root %q: %w", w.root, err))
 		return
 	}
-	id := identity{stat(info).Dev, stat(info).Ino}
+	id := identity{info.Device, info.Inode}
 	if w.seen[id] {
 		return
 	}

@@ -60,7 +60,7 @@ type comparison struct {
 func (c *comparison) data(a, b *Dir) (bool, error) {
 	for f, t := range a.All() {
 		g, u, _ := b.Find(t.Name)
-		if f.Inode == g.Inode && f.Device == g.Device && t.Begin == u.Begin {
+		if f.SameFile(g.Stamp) && t.Begin == u.Begin {
 			continue
 		}
 		same, err := c.span(f, f.Header.Data+t.Begin, g, g.Header.Data+u.Begin, t.End-t.Begin)
@@ -94,7 +94,7 @@ func (c *comparison) read(f *File, b []byte, off int64) error {
 	file := c.open[f]
 	if file == nil {
 		var err error
-		if file, _, err = openSame(f.Path, f.stamp()); err != nil {
+		if file, err = openSame(f.Path, f.Stamp); err != nil {
 			return err
 		}
 		c.open[f] = file
@@ -112,12 +112,10 @@ func (c *comparison) read(f *File, b []byte, off int64) error {
 func (c *comparison) close() error {
 	var first error
 	for f, file := range c.open {
-		if _, err := unchanged(file, f.Path, f.stamp()); err != nil && first == nil {
+		if err := unchanged(file, f.Path, f.Stamp); err != nil && first == nil {
 			first = err
 		}
 		_ = file.Close() // nothing was written
 	}
 	return first
 }
-
-func (f *File) stamp() stamp { return stamp{Size: f.Size, MTime: f.MTime, Inode: f.Inode} }

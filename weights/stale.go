@@ -14,27 +14,13 @@ import (
 	"syscall"
 	"time"
 	"unicode/utf8"
+
+	"github.com/wcache/wcache/stamp"
 )
 
-// stamp tells whether a file is still the one it was; the zero stamp is that of a
-// symlink to nothing. Devices are left out: their numbers may change when a file
-// system is mounted again.
-type stamp struct {
-	Size  int64  `json:"size"`  // bytes
-	MTime int64  `json:"mtime"` // nanoseconds since 1970
-	Inode uint64 `json:"inode"`
-}
-
-func stampOf(info fs.FileInfo) stamp {
-	return stamp{Size: info.Size(), MTime: info.ModTime().UnixNano(), Inode: stat(info).Ino}
-}
-
-func device(info fs.FileInfo) uint64 { return stat(info).Dev }
-
-func stat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) } // what os.Stat gives on Linux
-
-// survey stamps each file of a directory that can have a part in what vLLM loads.
-func survey(dir string) (map[string]stamp, error) {
+// survey stamps each file of a directory that can have a part in what vLLM loads;
+// the zero Stamp is that of a symlink to nothing.
+func survey(dir string) (map[string]stamp.Stamp, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Unusable{Path: dir, Reason: "does not exist", Err: err}
@@ -50,21 +36,21 @@ func survey(dir string) (map[string]stamp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list model directory: %w", err)
 	}
-	have := make(map[string]stamp)
+	have := make(map[string]stamp.Stamp)
 	for _, name := range names {
-		if !isWeights(name) && name != configName && name != indexName && name != consolidatedIndexName {
+		if !decides(name) {
 			continue
 		}
 		path := filepath.Join(dir, name)
 		if !utf8.ValidString(name) {
 			return nil, &Unusable{Path: path, Reason: "has a name that is not UTF-8, which vLLM can't hash; rename it"}
 		}
-		info, err := os.Stat(path)
+		info, err := stamp.Of(path)
 		switch {
 		case err == nil:
-			have[name] = stampOf(info)
+			have[name] = info.Stamp
 		case errors.Is(err, fs.ErrNotExist):
-			have[name] = stamp{}
+			have[name] = stamp.Stamp{}
 		default:
 			return nil, fmt.Errorf("survey model directory: %w", err)
 		}
@@ -72,20 +58,10 @@ func survey(dir string) (map[string]stamp, error) {
 	return have, nil
 }
 
-// Time stamps have the grain of the kernel's clock tick, 10 ms at most (CONFIG_HZ
-// is 100 or more), and in some file systems of one or two seconds; then they are
-// whole seconds.
-const (
-	tick   = 20 * time.Millisecond
-	second = 2 * time.Second
-)
-
 // settle surveys a directory when no file is so fresh that another write could
 // leave the same stamp. It waits for that, up to two seconds a try, and gives up
 // with a [*Changed] on a file that is being written all the time.
-//
-// A clock of a file server that runs ahead of ours by more than a tick defeats it.
-func settle(dir string) (map[string]stamp, error) {
+func settle(dir string) (map[string]stamp.Stamp, error) {
 	const tries = 3
 	for try := 1; ; try++ {
 		have, err := survey(dir)
@@ -96,7 +72,7 @@ func settle(dir string) (map[string]stamp, error) {
 		var wait time.Duration
 		var fresh string
 		for _, name := range slices.Sorted(maps.Keys(have)) {
-			if w := unsettled(have[name].MTime, now); w > wait {
+			if w := have[name].Unsettled(now); w > wait {
 				wait, fresh = w, name
 			}
 		}
@@ -110,32 +86,22 @@ func settle(dir string) (map[string]stamp, error) {
 	}
 }
 
-// unsettled is for how long from now on a write could leave the given time.
-func unsettled(mtime int64, now time.Time) time.Duration {
-	grain := tick
-	if mtime%int64(time.Second) == 0 {
-		grain = second
-	}
-	age := now.Sub(time.Unix(0, mtime))
-	if age > grain || age < -tick {
-		return 0
-	}
-	return grain - age + 1
-}
-
 // Changed is the error for a file that isn't any more what it was when it was
 // read. Reading the directory again may help.
 type Changed struct {
 	Path string
 	What string // such as "is gone"
+	// MayBeEqual tells that the contents may be what they were, here and in all other
+	// files that have changed: see [stamp.Stamp.MayBeEqual].
+	MayBeEqual bool
 }
 
 func (e *Changed) Error() string { return fmt.Sprintf("check file %q: %s", e.Path, e.What) }
 
 // Stale reports, as a [*Changed], the first file by name that would make Open give
-// another Dir now: one that was written, replaced, removed, or has come. It looks
-// at names, sizes, times and inodes alone, so it is cheap enough for each request;
-// whoever writes a file and sets its time back deceives it.
+// another Dir now: one that was written, replaced, removed, or has come. Of files
+// whose contents have certainly changed it is the first, if there are any. It looks
+// at names and stamps alone, so it is cheap enough for each request.
 func (d *Dir) Stale() error {
 	now, err := survey(d.Path)
 	var unusable *Unusable
@@ -145,9 +111,16 @@ func (d *Dir) Stale() error {
 	if err != nil {
 		return err
 	}
+	var touched *Changed
 	for _, name := range d.used {
-		if what := difference(d.have[name], now[name]); what != "" {
+		was, is := d.have[name], now[name]
+		what := was.Difference(is)
+		switch {
+		case what == "":
+		case !was.MayBeEqual(is):
 			return &Changed{Path: filepath.Join(d.Path, name), What: what}
+		case touched == nil:
+			touched = &Changed{Path: filepath.Join(d.Path, name), What: what, MayBeEqual: true}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(now)) {
@@ -155,53 +128,44 @@ func (d *Dir) Stale() error {
 			return &Changed{Path: filepath.Join(d.Path, name), What: "is new"}
 		}
 	}
+	if touched != nil {
+		return touched
+	}
 	return nil
 }
 
-// difference says how a file has changed, "" if it hasn't.
-func difference(was, is stamp) string {
-	switch {
-	case was == is:
-		return ""
-	case is == stamp{}:
-		return "is gone"
-	case was.Size != is.Size:
-		return fmt.Sprintf("had %d bytes, has %d", was.Size, is.Size)
-	case was.Inode != is.Inode:
-		return "was replaced"
-	default:
-		return "was written"
-	}
-}
+// Open opens the file for reading, if it is still the one that it was. The error is
+// a [*Changed] if it isn't. The caller owns it.
+func (f *File) Open() (*os.File, error) { return openSame(f.Path, f.Stamp) }
 
 // openSame opens a file that a survey has seen, if it is still the same.
-func openSame(path string, want stamp) (*os.File, fs.FileInfo, error) {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() { // opening a pipe would block
-		return nil, nil, &Unusable{Path: path, Reason: "is not a regular file; move it out of the model directory"}
+func openSame(path string, want stamp.Stamp) (*os.File, error) {
+	info, err := stamp.Of(path)
+	if err == nil && !info.Mode.IsRegular() { // opening a pipe would block
+		return nil, &Unusable{Path: path, Reason: "is not a regular file; move it out of the model directory"}
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, &Changed{Path: path, What: "is gone"}
+		return nil, &Changed{Path: path, What: "is gone"}
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("open weights: %w", err)
+		return nil, fmt.Errorf("open weights: %w", err)
 	}
-	if info, err = unchanged(f, path, want); err != nil {
+	if err = unchanged(f, path, want); err != nil {
 		_ = f.Close() // nothing was written
-		return nil, nil, err
+		return nil, err
 	}
-	return f, info, nil
+	return f, nil
 }
 
 // unchanged makes sure that an open file is the one that a survey has seen.
-func unchanged(f *os.File, path string, want stamp) (fs.FileInfo, error) {
-	info, err := f.Stat()
+func unchanged(f *os.File, path string, want stamp.Stamp) error {
+	now, err := stamp.OfFD(int(f.Fd()))
 	if err != nil {
-		return nil, fmt.Errorf("stat weights: %w", err)
+		return fmt.Errorf("check weights %q: %w", path, err)
 	}
-	if what := difference(want, stampOf(info)); what != "" {
-		return nil, &Changed{Path: path, What: what}
+	if what := want.Difference(now.Stamp); what != "" {
+		return &Changed{Path: path, What: what, MayBeEqual: want.MayBeEqual(now.Stamp)}
 	}
-	return info, nil
+	return nil
 }

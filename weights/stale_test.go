@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 func TestStale(t *testing.T) {
@@ -26,6 +25,31 @@ func TestStale(t *testing.T) {
 			}
 			write(t, dir+"/model-00002-of-00004.safetensors", append(b, 0))
 		}, `check file "DIR/model-00002-of-00004.safetensors": had 62648 bytes, has 62649`},
+		{"shard written in place and its time put back", "llama", func(t *testing.T, dir string) {
+			path := dir + "/model-00002-of-00004.safetensors"
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			flip(t, path)
+			if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
+				t.Fatal(err)
+			}
+		}, `check file "DIR/model-00002-of-00004.safetensors": was written, or its attributes were changed`},
+		{"attributes of one file, contents of a later one", "llama", func(t *testing.T, dir string) {
+			if err := os.Chmod(dir+"/config.json", 0o640); err != nil {
+				t.Fatal(err)
+			}
+			flip(t, dir+"/model-00002-of-00004.safetensors")
+		}, `check file "DIR/model-00002-of-00004.safetensors": was written`},
+		{"pooling has come", "llama", func(t *testing.T, dir string) { write(t, dir+"/modules.json", []byte("[]")) },
+			`check file "DIR/modules.json": is new`},
+		{"Mistral's configuration has come", "llama", func(t *testing.T, dir string) { write(t, dir+"/params.json", []byte("{}")) },
+			`check file "DIR/params.json": is new`},
+		{"ModelOpt's configuration has come", "llama", func(t *testing.T, dir string) { write(t, dir+"/hf_quant_config.json", []byte("{}")) },
+			`check file "DIR/hf_quant_config.json": is new`},
+		{"a model's own code has come", "llama", func(t *testing.T, dir string) { write(t, dir+"/modeling_x.py", nil) },
+			`check file "DIR/modeling_x.py": is new`},
 		{"shard written in place", "llama", func(t *testing.T, dir string) { flip(t, dir+"/model-00002-of-00004.safetensors") },
 			`check file "DIR/model-00002-of-00004.safetensors": was written`},
 		{"shard replaced by one of equal size and time", "llama", func(t *testing.T, dir string) {
@@ -110,29 +134,6 @@ func TestWrittenAgainWithinATick(t *testing.T) {
 		d := open(t, dir)
 		flip(t, path)
 		checkChanged(t, d.Stale(), dir, `check file "DIR/model.safetensors": was written`)
-	}
-}
-
-func TestUnsettled(t *testing.T) {
-	now := time.Unix(1_700_000_000, 500_000_000)
-	for _, c := range []struct {
-		age  time.Duration
-		want time.Duration
-	}{
-		{0, tick + 1},
-		{5 * time.Millisecond, tick - 5*time.Millisecond + 1},
-		{tick, 1},
-		{tick + 1, 0},
-		{time.Hour, 0},
-		{-tick, 2*tick + 1}, // a server's clock, a little ahead
-		{-tick - 1, 0},      // set by hand, so that no write will give it
-		// A whole second: the file system may know no finer one.
-		{500 * time.Millisecond, second - 500*time.Millisecond + 1},
-		{2500 * time.Millisecond, 0},
-	} {
-		if got := unsettled(now.Add(-c.age).UnixNano(), now); got != c.want {
-			t.Errorf("%v: got %v, want %v", c.age, got, c.want)
-		}
 	}
 }
 

@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/cuda"
 	"github.com/wcache/wcache/device/devicetest"
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/loader/native"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -268,10 +267,10 @@ func benchPlan(b *testing.B, bytes int64, from, to tensor.DType) *layout.Plan {
 			Name: strconv.Itoa(n), Kind: tensor.Param, DType: to, Shape: []int64{outBytes / int64(to.Size())}, Stride: []int64{1}, Storage: n,
 		})
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	info, err := stamp.Of(path)
+	if err != nil {
 		b.Fatal(err)
 	}
-	plan.Files = []layout.File{{Path: path, Size: st.Size, MTime: st.Mtim.Nano(), Inode: st.Ino}}
+	plan.Files = []layout.File{{Path: path, Stamp: info.Stamp}}
 	return plan
 }

@@ -93,9 +93,9 @@ func copyBytes(plan *layout.Plan, c *layout.Copy) (int64, error) {
 		}
 		last = n
 	}
-	if c.RowBytes > file.Size || last > file.Size-c.RowBytes || c.Src > file.Size-c.RowBytes-last {
+	if c.RowBytes > file.Stamp.Size || last > file.Stamp.Size-c.RowBytes || c.Src > file.Stamp.Size-c.RowBytes-last {
 		return 0, fmt.Errorf("%d rows of %d bytes, %d apart, from %d are not in %q of %d bytes",
-			c.Rows, c.RowBytes, c.SrcStride, c.Src, file.Path, file.Size)
+			c.Rows, c.RowBytes, c.SrcStride, c.Src, file.Path, file.Stamp.Size)
 	}
 	row := c.RowBytes
 	if c.From != c.To {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -17,7 +18,7 @@ func TestCheck(t *testing.T) {
 	good := func() *layout.Plan {
 		return &layout.Plan{
 			Table: tableOf([]int64{1000, 64, 4, 48}),
-			Files: []layout.File{{Path: "/a", Size: 5000}},
+			Files: []layout.File{{Path: "/a", Stamp: stamp.Stamp{Size: 5000}}},
 			Copies: []layout.Copy{
 				{Dst: 0, Src: 100, Rows: 10, RowBytes: 96, SrcStride: 200, From: tensor.BF16, To: tensor.BF16},
 				{Dst: 1024, Src: 4872, Rows: 1, RowBytes: 128, From: tensor.F32, To: tensor.F16},

@@ -41,7 +41,7 @@ func TestDirect(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = want[head:]
-	n := file.Size - head
+	n := file.Stamp.Size - head
 	plan := &layout.Plan{Files: []layout.File{file}, Table: tableOf([]int64{n}), Copies: []layout.Copy{{
 		Dst: 0, Src: head, Rows: 1, RowBytes: n, SrcStride: n, From: tensor.U8, To: tensor.U8,
 	}}}

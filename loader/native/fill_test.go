@@ -96,12 +96,12 @@ func wholePlan(files ...layout.File) *layout.Plan {
 	p := &layout.Plan{Files: files}
 	var sizes []int64
 	for _, f := range files {
-		sizes = append(sizes, f.Size)
+		sizes = append(sizes, f.Stamp.Size)
 	}
 	p.Table = tableOf(sizes)
 	for i, f := range files {
 		p.Copies = append(p.Copies, layout.Copy{
-			Dst: p.Table.Storages[i].Offset, File: i, Rows: 1, RowBytes: f.Size, SrcStride: f.Size,
+			Dst: p.Table.Storages[i].Offset, File: i, Rows: 1, RowBytes: f.Stamp.Size, SrcStride: f.Stamp.Size,
 			From: tensor.U8, To: tensor.U8,
 		})
 	}
@@ -165,7 +165,7 @@ func TestFillBadFiles(t *testing.T) {
 	t.Run("unreadable in mid-load", func(t *testing.T) {
 		// A directory opens and has a size, but can't be read.
 		dir := fileOf(t, t.TempDir())
-		if dir.Size == 0 {
+		if dir.Stamp.Size == 0 {
 			t.Skip("directories are empty here; TestReadError covers it")
 		}
 		err := fill(t, t.Context(), wholePlan(randomFile(t, "a", 100_000), dir), none)
@@ -180,12 +180,12 @@ func TestFillBadFiles(t *testing.T) {
 		change func(*testing.T, layout.File) error
 	}{
 		{"truncated", func(_ *testing.T, f layout.File) error { return os.Truncate(f.Path, 1000) }},
-		{"longer", func(_ *testing.T, f layout.File) error { return os.Truncate(f.Path, f.Size+1) }},
+		{"longer", func(_ *testing.T, f layout.File) error { return os.Truncate(f.Path, f.Stamp.Size+1) }},
 		{"rewritten", func(_ *testing.T, f layout.File) error {
-			return os.WriteFile(f.Path, make([]byte, f.Size), 0o600)
+			return os.WriteFile(f.Path, make([]byte, f.Stamp.Size), 0o600)
 		}},
 		{"touched", func(_ *testing.T, f layout.File) error {
-			return os.Chtimes(f.Path, time.Time{}, time.Unix(0, f.MTime+1000))
+			return os.Chtimes(f.Path, time.Time{}, time.Unix(0, f.Stamp.MTime+1000))
 		}},
 	}
 	for _, c := range changes {
@@ -207,8 +207,8 @@ func TestFillBadFiles(t *testing.T) {
 		name   string
 		change func(*testing.T, layout.File) error
 	}{"replaced", func(t *testing.T, f layout.File) error {
-		other := randomFile(t, "bb", int(f.Size))
-		if err := os.Chtimes(other.Path, time.Time{}, time.Unix(0, f.MTime)); err != nil {
+		other := randomFile(t, "bb", int(f.Stamp.Size))
+		if err := os.Chtimes(other.Path, time.Time{}, time.Unix(0, f.Stamp.MTime)); err != nil {
 			return err
 		}
 		return os.Rename(other.Path, f.Path)

@@ -8,11 +8,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -21,11 +21,12 @@ func TestMain(m *testing.M) { testmain.Run(m) }
 // fileOf describes a file as package weights does.
 func fileOf(t testing.TB, path string) layout.File {
 	t.Helper()
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	info, err := stamp.Of(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return layout.File{Path: path, Size: st.Size, MTime: st.Mtim.Nano(), Inode: st.Ino}
+	time.Sleep(info.Unsettled(time.Now())) // from then on a change shows
+	return layout.File{Path: path, Stamp: info.Stamp}
 }
 
 // tableOf makes a table of one tensor of bytes for each storage of the given size.
@@ -68,7 +69,7 @@ func randomPlan(r *rand.Rand, files []layout.File) *layout.Plan {
 		})
 	}
 	for file := range files {
-		size := files[file].Size
+		size := files[file].Stamp.Size
 		for at := int64(0); ; {
 			c := layout.Copy{Rows: 1, RowBytes: row()}
 			c.SrcStride = c.RowBytes

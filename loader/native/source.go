@@ -12,6 +12,7 @@ import (
 
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 )
 
 // Changed is the error for a file that is not, or no longer, the one that the
@@ -102,22 +103,14 @@ func openSource(file layout.File) (*source, error) {
 
 // check compares the file with what it was when the plan was made.
 func (s *source) check() error {
-	var st unix.Stat_t
-	if err := unix.Fstat(s.fd.Int(), &st); err != nil {
+	now, err := stamp.OfFD(s.fd.Int())
+	if err != nil {
 		return &Unreadable{Path: s.file.Path, Offset: -1, Err: err}
 	}
-	var what string
-	switch mtime := st.Mtim.Nano(); {
-	case st.Ino != s.file.Inode:
-		what = fmt.Sprintf("inode %d became %d", s.file.Inode, st.Ino)
-	case st.Size != s.file.Size:
-		what = fmt.Sprintf("size %d became %d", s.file.Size, st.Size)
-	case mtime != s.file.MTime:
-		what = fmt.Sprintf("modification time moved by %d ns", mtime-s.file.MTime)
-	default:
-		return nil
+	if what := s.file.Stamp.Difference(now.Stamp); what != "" {
+		return &Changed{Path: s.file.Path, What: what}
 	}
-	return &Changed{Path: s.file.Path, What: what}
+	return nil
 }
 
 // read fills b from the given offset. A file that ends or fails is Changed if it
