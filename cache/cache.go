@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package cache holds entries by key: each is loaded once however many ask, is
-// attached to the engines that map it, and leaves when room is needed or its
-// files have changed. It owns the descriptors of what it holds.
+// Package cache holds entries, each of one key and one model directory: each is
+// loaded once however many ask, is attached to the engines that map it, and leaves
+// when room is needed or its files have changed. It owns the descriptors of what it
+// holds.
 //
-// It neither speaks to engines nor knows how a load is done.
+// It neither speaks to engines nor knows how a load is done. Nothing slow happens
+// under its lock: memory is closed and descriptors leave the store in [janitor].
 package cache
 
 import (
@@ -51,9 +53,25 @@ func (c *Contents) gone() error {
 	return nil
 }
 
-// Load loads one key. It reserves its bytes on the ticket before it takes them,
-// and ends with that error if there is one. ctx ends when the cache closes.
-type Load func(ctx context.Context, key fingerprint.Key, ticket *Ticket) (*Contents, error)
+// Want is what a request asks for. A key covers headers and no data, so that it may
+// mean several directories: the caller has made sure which.
+type Want struct {
+	Key fingerprint.Key
+	Dir string // absolute, without links
+	By  string // what made the caller sure, for the record; no part of what is wanted
+}
+
+// ID names what is wanted, as [manifest.ID] does.
+func (w Want) ID() string { return manifest.ID(w.Key, w.Dir) }
+
+// Load loads what is wanted. It reserves its bytes on the ticket before it takes
+// them, and ends with that error if there is one. ctx ends when the cache closes.
+type Load func(ctx context.Context, want Want, ticket *Ticket) (*Contents, error)
+
+// Stale is the error of [Options.Fresh] for an entry that must not be served any more.
+type Stale struct{ Why string }
+
+func (s *Stale) Error() string { return "check entry: " + s.Why }
 
 // Progress is how far a load is, in bytes.
 type Progress struct {
@@ -69,19 +87,20 @@ type Options struct {
 	Load   Load
 	Budget int64            // bytes that entries may hold together, 0: no limit
 	Now    func() time.Time // nil: time.Now
-	// Fresh reports why an entry isn't what its key means any more, such as files
-	// that have changed; nil if it is. It is asked before an entry is served, with
-	// no lock held. Nil: it always is.
-	Fresh func(manifest.Entry) error
+	// Fresh reports as a [*Stale] why an entry isn't what its directory has any more,
+	// such as files that have changed. Another error says that it can't be told now:
+	// the request fails and the entry stays. It is asked before an entry is served,
+	// after a load too, with no lock held. Nil: every entry is fresh.
+	Fresh func(context.Context, *Hold) error
 	// Changed is called after entries or their engines came or went, with no lock
-	// held. Records tells what there is. Nil: nobody wants to know.
+	// held. Records tells what there is. Nil: nothing is called.
 	Changed func()
 	// Store keeps descriptors for the next process. Nil: there is none.
 	Store Store
 }
 
-// Store keeps descriptors, by name, beyond the end of this process. What it has
-// of an entry that is loaded again under the same names is removed before.
+// Store keeps descriptors, by name, beyond the end of this process. The cache never
+// uses a name twice. Its methods may take long and are called with no lock held.
 type Store interface {
 	// Room reports why n more descriptors would not be kept, nil if they would.
 	Room(n int) error
@@ -93,18 +112,20 @@ type Store interface {
 type Cache struct {
 	load    Load
 	now     func() time.Time
-	fresh   func(manifest.Entry) error
+	fresh   func(context.Context, *Hold) error
 	changed func()
 	store   Store
+	janitor *janitor
 	numbers numbers
 	ctx     context.Context
 	stop    context.CancelFunc
 	loads   sync.WaitGroup
 
 	mu      sync.Mutex
+	serial  int64 // makes names in the store unique
 	budget  int64
 	closed  bool
-	entries map[string]*Entry // by key ID; loading or ready
+	entries map[string]*Entry // by Want.ID; loading or ready
 	retired map[*Entry]bool   // not served any more, but engines may still map them
 	stats   Stats
 	last    []manifest.Entry // records when the cache was closed
@@ -125,7 +146,7 @@ func New(o Options) *Cache {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Cache{
 		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, store: o.Store, budget: o.Budget, ctx: ctx, stop: stop,
-		entries: make(map[string]*Entry), retired: make(map[*Entry]bool),
+		serial: time.Now().UnixNano(), entries: make(map[string]*Entry), retired: make(map[*Entry]bool),
 	}
 	if c.now == nil {
 		c.now = time.Now
@@ -137,8 +158,9 @@ func New(o Options) *Cache {
 		c.store = noStore{}
 	}
 	if c.fresh == nil {
-		c.fresh = func(manifest.Entry) error { return nil }
+		c.fresh = func(context.Context, *Hold) error { return nil }
 	}
+	c.janitor = newJanitor(c.store)
 	return c
 }
 
@@ -151,87 +173,139 @@ func (c *Cache) SetBudget(bytes int64) {
 }
 
 // SetPinned says anew which directories are pinned.
-func (c *Cache) SetPinned(pinned func(dir string) bool) {
+func (c *Cache) SetPinned(pinned map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {
 		if e.ready {
-			e.contents.Record.Pinned = pinned(e.contents.Record.Dir)
+			e.contents.Record.Pinned = pinned[e.want.Dir]
 		}
 	}
 }
 
-// Get gives the entry of a key, which is loaded if it isn't there; it waits for
-// a load that is under way. ctx ends the wait, not the load. The caller has to
-// release the hold, and until then the entry's descriptors stay open.
-func (c *Cache) Get(ctx context.Context, key fingerprint.Key) (*Hold, error) {
-	for {
-		e, hold, err := c.find(key)
+// Outcome is how a request came by its entry, whether it got one or not.
+type Outcome struct {
+	Before State  // what there was when it asked: Ready, Loading, or "" for nothing
+	Stale  string // why what there was is not served any more; "" if it is
+}
+
+// maxTries is how often a request tries to get an entry whose files change under
+// its load.
+const maxTries = 3
+
+// Get gives the entry of what is wanted, which is loaded if it isn't there; it waits
+// for a load that is under way. What it gives is what the directory held when Get was
+// called, or later. ctx ends the wait, not the load. The caller has to release the
+// hold, and until then the entry's descriptors stay open.
+func (c *Cache) Get(ctx context.Context, want Want) (*Hold, Outcome, error) {
+	var out Outcome
+	for try := 1; ; try++ {
+		e, before, hold, err := c.find(want)
+		if try == 1 {
+			out.Before = before
+		}
 		if err != nil {
-			return nil, err
+			return nil, out, err
 		}
 		if hold == nil {
 			select {
 			case <-e.done:
+				hold, err = c.arrive(e)
 			case <-ctx.Done():
 				c.unwait(e)
-				return nil, fmt.Errorf("wait for load: %w", ctx.Err())
+				err = fmt.Errorf("wait for load: %w", ctx.Err())
 			}
-			return c.arrive(e)
+			if err != nil {
+				return nil, out, err
+			}
 		}
-		if c.isFresh(hold) {
-			return hold, nil
+		err = c.check(ctx, hold)
+		if err == nil {
+			c.use(hold)
+			return hold, out, nil
 		}
 		hold.Release()
+		var stale *Stale
+		if !errors.As(err, &stale) || try == maxTries {
+			return nil, out, err
+		}
+		if before == Ready {
+			out.Stale = stale.Why
+		}
 	}
 }
 
-// find looks a key up and starts a load if there is nothing. It gives a hold on
-// an entry that is ready, else the entry to wait for, where it has counted the
+// find looks up what is wanted and starts a load if there is nothing. It gives a hold
+// on an entry that is ready, else the entry to wait for, where it has counted the
 // caller as waiting.
-func (c *Cache) find(key fingerprint.Key) (*Entry, *Hold, error) {
+func (c *Cache) find(want Want) (*Entry, State, *Hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, nil, ErrClosed
+		return nil, "", nil, ErrClosed
 	}
-	id := key.ID()
+	id := want.ID()
 	e := c.entries[id]
 	if e != nil && e.ready {
-		return e, e.hold(c, true), nil
+		return e, Ready, e.hold(c, true), nil
 	}
+	before := Loading
 	if e == nil {
-		e = &Entry{key: key, id: id, done: make(chan struct{}), started: c.now(), engines: make(map[int]Engine)}
+		before = ""
+		e = &Entry{want: want, id: id, done: make(chan struct{}), started: c.now(), engines: make(map[int]Engine)}
 		c.entries[id] = e
 		c.loads.Go(func() { c.fill(e) })
 	}
 	e.waiting++
-	return e, nil, nil
+	return e, before, nil, nil
 }
 
-// isFresh asks whether what is held may still be served, and retires it if not. A
-// file system that doesn't answer keeps this request waiting and no other.
-func (c *Cache) isFresh(h *Hold) bool {
-	e := h.entry
-	if e.contents.gone() != nil {
+// check asks whether what is held may be served, and retires it if not. A file system
+// that doesn't answer keeps this request waiting and no other.
+func (c *Cache) check(ctx context.Context, h *Hold) error {
+	err := h.entry.contents.gone()
+	if err != nil {
 		c.DropGone()
-		return false
+		return &Stale{Why: err.Error()}
 	}
+	err = c.fresh(ctx, h)
+	var stale *Stale
+	if errors.As(err, &stale) {
+		c.mu.Lock()
+		if c.entries[h.entry.id] == h.entry { // not yet by another request
+			c.retire(h.entry, stale.Why)
+		}
+		c.mu.Unlock()
+		c.changed()
+	}
+	return err
+}
+
+// Recheck retires the entries of a key whose files have changed. Nobody asks for those
+// any more: what their directory holds now has other headers, or it is gone.
+func (c *Cache) Recheck(ctx context.Context, key fingerprint.Key) {
+	var holds []*Hold
 	c.mu.Lock()
-	record := e.contents.Record
+	for _, e := range c.entries {
+		if e.ready && e.want.Key.ID() == key.ID() {
+			holds = append(holds, e.hold(c, true))
+		}
+	}
 	c.mu.Unlock()
-	stale := c.fresh(record)
+	for _, h := range holds {
+		_ = c.check(ctx, h) // an error costs no entry
+		h.Release()
+	}
+}
+
+// use counts a use of what is held.
+func (c *Cache) use(h *Hold) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if stale != nil {
-		if c.entries[e.id] == e { // not yet by another request
-			c.retire(e, stale.Error())
-		}
-		return false
+	if h.hit {
+		c.stats.Hits++
 	}
-	c.stats.Hits++
-	e.used = c.now()
-	return true
+	h.entry.used = c.now()
 }
 
 // arrive turns a wait that is over into a hold.
@@ -243,7 +317,6 @@ func (c *Cache) arrive(e *Entry) (*Hold, error) {
 		c.closeIfFree(e)
 		return nil, e.err
 	}
-	e.used = c.now()
 	return e.hold(c, false), nil
 }
 
@@ -256,24 +329,32 @@ func (c *Cache) unwait(e *Entry) {
 
 // fill runs the load of one entry and publishes what comes of it.
 func (c *Cache) fill(e *Entry) {
-	contents, err := c.load(c.ctx, e.key, &Ticket{cache: c, entry: e})
+	contents, err := c.load(c.ctx, e.want, &Ticket{cache: c, entry: e})
 	if err == nil {
 		err = c.numbers.raise(contents)
 	}
 	var kept error
 	if err == nil {
-		describe(&contents.Record, e.id, e.key, contents)
+		at := c.now()
+		contents.Record.Loaded, contents.Record.Used = at, at
+		c.describe(e, contents)
+		contents.Record.Sure = e.want.By
 		kept = c.keep(contents)
 	}
-	defer c.changed()
+	if err != nil && contents != nil {
+		err = errors.Join(err, contents.Close())
+	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer close(e.done)
+	c.publish(e, contents, kept, err)
+	close(e.done)
+	c.mu.Unlock()
+	c.changed()
+}
+
+// publish ends a load in its entry. Preconditions: mu is held.
+func (c *Cache) publish(e *Entry, contents *Contents, kept, err error) {
 	e.reserved = 0
 	if err != nil {
-		if contents != nil {
-			err = errors.Join(err, contents.Close())
-		}
 		if c.ctx.Err() != nil {
 			err = ErrClosed
 		}
@@ -283,7 +364,7 @@ func (c *Cache) fill(e *Entry) {
 		return
 	}
 	e.kept = kept
-	e.publish(contents, c.now())
+	e.contents, e.ready, e.used = contents, true, contents.Record.Used
 	if e.lost != "" {
 		e.err = fmt.Errorf("load model: %s", e.lost)
 		c.stats.Failed++
@@ -293,39 +374,29 @@ func (c *Cache) fill(e *Entry) {
 	c.stats.Loads++
 }
 
-// keep puts the descriptors of contents into the store. An entry that isn't kept
-// is served all the same: it is only lost with this process.
-func (c *Cache) keep(contents *Contents) error {
-	err := c.store.Put(contents.Record.Table, contents.TableFD)
-	for i, s := range contents.Segments {
-		err = errors.Join(err, c.store.Put(contents.Record.Segments[i].Name, s.FD))
-	}
-	return err
-}
-
 // Adopt takes in contents that were loaded before and are in the store, with the
 // record that Records gave of them; the record's engines are attached. If there
-// is an entry of their key, or the cache is closed, they are closed.
-func (c *Cache) Adopt(key fingerprint.Key, contents *Contents) error {
+// is an entry of the same already, or the cache is closed, they are closed.
+func (c *Cache) Adopt(contents *Contents) error {
 	if err := c.numbers.raise(contents); err != nil {
 		return errors.Join(err, contents.Close())
 	}
-	defer c.changed()
+	r := &contents.Record
+	want := Want{Key: r.Key, Dir: r.Dir}
+	id := want.ID()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	id := key.ID()
 	if c.closed || c.entries[id] != nil {
+		c.mu.Unlock()
 		return errors.Join(fmt.Errorf("adopt entry %.12s: closed or there already", id), contents.Close())
 	}
-	e := &Entry{key: key, id: id, done: make(chan struct{}), engines: make(map[int]Engine)}
-	describe(&contents.Record, id, key, contents)
-	e.publish(contents, contents.Record.Loaded)
-	e.used = contents.Record.Used
-	for _, x := range contents.Record.Engines {
+	e := &Entry{want: want, id: id, done: make(chan struct{}), engines: make(map[int]Engine), contents: contents, ready: true, used: r.Used}
+	for _, x := range r.Engines {
 		e.engines[x.PID] = Engine(x)
 	}
 	close(e.done)
 	c.entries[id] = e
+	c.mu.Unlock()
+	c.changed()
 	return nil
 }
 
@@ -338,9 +409,8 @@ func (c *Cache) Close() {
 	c.mu.Unlock()
 	c.loads.Wait()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	// Nothing is taken out of the store: whoever starts next finds it there, and
-	// whoever stops the service for good empties it.
+	// Nothing is taken out of the store: the next process finds it there, and
+	// stopping the service for good empties it.
 	for _, e := range c.entries {
 		delete(c.entries, e.id)
 		c.retired[e] = true
@@ -349,6 +419,8 @@ func (c *Cache) Close() {
 		clear(e.engines)
 		c.closeIfFree(e)
 	}
+	c.mu.Unlock()
+	c.janitor.close()
 }
 
 // Records are the entries that are ready, oldest first, as a manifest has them.
@@ -366,16 +438,9 @@ func (c *Cache) Records() []manifest.Entry {
 func (c *Cache) records() []manifest.Entry {
 	var list []manifest.Entry
 	for _, e := range c.entries {
-		if !e.ready {
-			continue
+		if e.ready {
+			list = append(list, e.record())
 		}
-		record := e.contents.Record
-		record.Used = e.used
-		record.Engines = nil
-		for _, x := range e.engineList() {
-			record.Engines = append(record.Engines, manifest.Engine(x))
-		}
-		list = append(list, record)
 	}
 	slices.SortFunc(list, func(a, b manifest.Entry) int { return a.Loaded.Compare(b.Loaded) })
 	return list

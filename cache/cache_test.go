@@ -11,14 +11,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/tensor"
 )
@@ -32,6 +35,11 @@ func key(t *testing.T, checkpoint string, more ...fingerprint.Field) fingerprint
 		t.Fatal(err)
 	}
 	return k
+}
+
+// want is a key in the one directory of its checkpoint.
+func want(k fingerprint.Key) Want {
+	return Want{Key: k, Dir: "/models/" + k.Str("checkpoint"), By: "only"}
 }
 
 // contents are one segment of one tensor.
@@ -69,8 +77,8 @@ func newLoads() *loads {
 	return &loads{begun: make(chan string, 64), go_: make(chan error, 64), bytes: segment}
 }
 
-func (l *loads) load(ctx context.Context, k fingerprint.Key, ticket *Ticket) (*Contents, error) {
-	name := k.Str("checkpoint")
+func (l *loads) load(ctx context.Context, want Want, ticket *Ticket) (*Contents, error) {
+	name := want.Key.Str("checkpoint")
 	l.mu.Lock()
 	l.started = append(l.started, name)
 	l.mu.Unlock()
@@ -96,7 +104,7 @@ func (l *loads) load(ctx context.Context, k fingerprint.Key, ticket *Ticket) (*C
 
 func get(t *testing.T, c *Cache, k fingerprint.Key) *Hold {
 	t.Helper()
-	h, err := c.Get(t.Context(), k)
+	h, _, err := c.Get(t.Context(), want(k))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +120,7 @@ func TestOneLoadServesAll(t *testing.T) {
 	holds := make(chan *Hold, 10)
 	for range 10 {
 		wait.Go(func() {
-			h, err := c.Get(context.Background(), k)
+			h, _, err := c.Get(context.Background(), want(k))
 			if err != nil {
 				t.Error(err)
 				return
@@ -143,7 +151,7 @@ func TestLoadThatFails(t *testing.T) {
 	defer c.Close()
 	broken := errors.New("no such luck")
 	l.go_ <- broken
-	if _, err := c.Get(t.Context(), key(t, "a")); !errors.Is(err, broken) {
+	if _, _, err := c.Get(t.Context(), want(key(t, "a"))); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 	if !c.Empty() {
@@ -164,7 +172,7 @@ func TestGivingUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error)
 	go func() {
-		_, err := c.Get(ctx, key(t, "a"))
+		_, _, err := c.Get(ctx, want(key(t, "a")))
 		failed <- err
 	}()
 	<-l.begun
@@ -176,14 +184,11 @@ func TestGivingUp(t *testing.T) {
 	if len(list) != 1 || list[0].Waiting != 0 || list[0].State != Loading {
 		t.Errorf("got %+v, want one loading entry that nobody waits for", list)
 	}
-	if a, b := c.State(key(t, "a")), c.State(key(t, "b")); a != Loading || b != "" {
-		t.Errorf("states are %q and %q, want that of the load and none", a, b)
+	if a, b := c.Holds(want(key(t, "a"))), c.Holds(want(key(t, "b"))); !a || b {
+		t.Errorf("holds %v and %v, want the load and nothing else", a, b)
 	}
 	l.go_ <- nil
 	get(t, c, key(t, "a")).Release()
-	if a := c.State(key(t, "a")); a != Ready {
-		t.Errorf("state is %q after the load", a)
-	}
 	if len(l.started) != 1 {
 		t.Errorf("loaded %v", l.started)
 	}
@@ -193,18 +198,24 @@ func TestGivingUp(t *testing.T) {
 // weights keeps them until it ends.
 func TestStale(t *testing.T) {
 	l := newLoads()
-	var stale error
-	c := New(Options{Load: l.load, Fresh: func(manifest.Entry) error { return stale }})
+	stale := 0
+	c := New(Options{Load: l.load, Fresh: changed(&stale)})
 	defer c.Close()
 	l.go_ <- nil
 	old := get(t, c, key(t, "a"))
 	number := old.Segments()[0].FD.Int()
 	old.Attach(Engine{PID: 7, Name: "vllm"})
 	old.Release()
-	stale = errors.New("check file: changed")
+	stale = number
 	l.go_ <- nil
-	fresh := get(t, c, key(t, "a"))
+	fresh, out, err := c.Get(t.Context(), want(key(t, "a")))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer fresh.Release()
+	if diff := cmp.Diff(Outcome{Before: Ready, Stale: "check file: changed"}, out); diff != "" {
+		t.Errorf("outcome (-want +got):\n%s", diff)
+	}
 	if len(l.started) != 2 || fresh.Segments()[0].FD.Int() == number {
 		t.Errorf("loaded %v into descriptor %d, before it was %d", l.started, fresh.Segments()[0].FD.Int(), number)
 	}
@@ -223,6 +234,114 @@ func TestStale(t *testing.T) {
 	c.Detach(7)
 	if diff := cmp.Diff([]string{"ready  0"}, states()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// changed is an Options.Fresh to which the entry of one descriptor is stale.
+func changed(number *int) func(context.Context, *Hold) error {
+	return func(_ context.Context, h *Hold) error {
+		if h.Segments()[0].FD.Int() == *number {
+			return &Stale{Why: "check file: changed"}
+		}
+		return nil
+	}
+}
+
+// A directory whose files change under the load: what was asked for in the meantime is
+// not answered with the old ones, and who asked first neither.
+func TestChangedUnderTheLoad(t *testing.T) {
+	l := newLoads()
+	var loads atomic.Int64
+	c := New(Options{Load: l.load, Fresh: func(context.Context, *Hold) error {
+		if loads.Add(1) <= 2 { // both who waited find the first load stale
+			return &Stale{Why: "check file: replaced"}
+		}
+		return nil
+	}})
+	defer c.Close()
+	type answer struct {
+		before State
+		number int
+		err    error
+	}
+	answers := make(chan answer, 2)
+	ask := func() {
+		h, out, err := c.Get(context.Background(), want(key(t, "a")))
+		if err != nil {
+			answers <- answer{err: err}
+			return
+		}
+		defer h.Release()
+		answers <- answer{before: out.Before, number: h.Segments()[0].FD.Int()}
+	}
+	go ask()
+	<-l.begun
+	go ask()
+	testmain.Eventually(t, "the second request waits, too", func() bool { list, _ := c.Status(); return list[0].Waiting == 2 })
+	l.go_ <- nil
+	<-l.begun
+	l.go_ <- nil
+	a, b := <-answers, <-answers
+	if a.err != nil || b.err != nil || a.number != b.number || len(l.started) != 2 {
+		t.Errorf("got %+v and %+v after the loads %v, want one second load for both", a, b, l.started)
+	}
+}
+
+// Files that never come to rest end a request, and do no harm to the next.
+func TestAlwaysChanging(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load, Fresh: func(context.Context, *Hold) error { return &Stale{Why: "check file: written"} }})
+	defer c.Close()
+	for range maxTries {
+		l.go_ <- nil
+	}
+	_, out, err := c.Get(t.Context(), want(key(t, "a")))
+	var stale *Stale
+	if !errors.As(err, &stale) || len(l.started) != maxTries || out.Stale != "" {
+		t.Errorf("got %v and %+v after %d loads", err, out, len(l.started))
+	}
+}
+
+// What can't be told now is an error, and costs no entry.
+func TestUntold(t *testing.T) {
+	l := newLoads()
+	var untold error
+	c := New(Options{Load: l.load, Fresh: func(context.Context, *Hold) error { return untold }})
+	defer c.Close()
+	l.go_ <- nil
+	get(t, c, key(t, "a")).Release()
+	untold = errors.New("the file system does not answer")
+	if _, _, err := c.Get(t.Context(), want(key(t, "a"))); !errors.Is(err, untold) {
+		t.Errorf("got %v", err)
+	}
+	untold = nil
+	h := get(t, c, key(t, "a"))
+	defer h.Release()
+	if !h.Hit() || len(l.started) != 1 {
+		t.Errorf("loaded %v", l.started)
+	}
+}
+
+// One key may mean two directories: each has an entry.
+func TestTwins(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	k := key(t, "a")
+	l.go_ <- nil
+	l.go_ <- nil
+	for _, dir := range []string{"/models/a", "/models/b", "/models/a", "/models/b"} {
+		h, _, err := c.Get(t.Context(), Want{Key: k, Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Model() != dir || h.Record().Dir != dir {
+			t.Errorf("asked for %s, got %s", dir, h.Model())
+		}
+		h.Release()
+	}
+	if len(l.started) != 2 {
+		t.Errorf("%d loads", len(l.started))
 	}
 }
 
@@ -257,7 +376,7 @@ func TestBudget(t *testing.T) {
 	get(t, c, key(t, "e")).Release() // d goes, b is attached
 	h = get(t, c, key(t, "e"))
 	defer h.Release()
-	_, err := c.Get(t.Context(), key(t, "f"))
+	_, _, err := c.Get(t.Context(), want(key(t, "f")))
 	var full *NoRoom
 	if !errors.As(err, &full) {
 		t.Fatalf("got %v, want a *NoRoom", err)
@@ -281,10 +400,10 @@ func TestFree(t *testing.T) {
 	get(t, c, key(t, "a")).Release()
 	get(t, c, key(t, "b")).Release()
 	ticket := &Ticket{cache: c, entry: &Entry{}}
-	if got := ticket.Free(3 * segment); got != 0 {
+	if got := ticket.Free(t.Context(), 3*segment); got != 0 {
 		t.Errorf("freed %d bytes although that isn't enough", got)
 	}
-	if got := ticket.Free(segment + 1); got != 2*segment {
+	if got := ticket.Free(t.Context(), segment+1); got != 2*segment {
 		t.Errorf("freed %d bytes", got)
 	}
 	if !c.Empty() {
@@ -298,7 +417,7 @@ func TestEvict(t *testing.T) {
 	defer c.Close()
 	k := key(t, "a")
 	var none *NoEntry
-	if err := c.Evict(k.ID(), false); !errors.As(err, &none) {
+	if err := c.Evict(want(k).ID(), false); !errors.As(err, &none) {
 		t.Errorf("got %v, want a *NoEntry", err)
 	}
 	l.go_ <- nil
@@ -306,10 +425,10 @@ func TestEvict(t *testing.T) {
 	h.Attach(Engine{PID: 5, Name: "vllm"})
 	h.Release()
 	var used *InUse
-	if err := c.Evict(k.ID(), false); !errors.As(err, &used) || used.Engines[0].PID != 5 {
+	if err := c.Evict(want(k).ID(), false); !errors.As(err, &used) || used.Engines[0].PID != 5 {
 		t.Errorf("got %v, want an *InUse that names the engine", err)
 	}
-	if err := c.Evict(k.ID(), true); err != nil {
+	if err := c.Evict(want(k).ID(), true); err != nil {
 		t.Error(err)
 	}
 	if !c.Empty() {
@@ -361,6 +480,7 @@ func TestEvictWhileAnswering(t *testing.T) {
 	}
 	h.Release()
 	h.Release()
+	c.Settle(t.Context())
 	if h.Segments()[0].FD.Int() >= 0 || !c.Empty() {
 		t.Error("not closed when it was released")
 	}
@@ -432,7 +552,7 @@ func TestMemory(t *testing.T) {
 	}
 	check("empty", 0, 0)
 	done := make(chan *Hold)
-	go func() { h, _ := c.Get(context.Background(), key(t, "a")); done <- h }()
+	go func() { h, _, _ := c.Get(context.Background(), want(key(t, "a"))); done <- h }()
 	<-l.begun
 	check("while it is filled", segment, 0)
 	l.go_ <- nil
@@ -463,11 +583,11 @@ func TestNearest(t *testing.T) {
 	get(t, c, rank("a", 0)).Release()
 	get(t, c, rank("b", 1)).Release()
 	near, ok := c.Nearest(rank("b", 2), "")
-	if !ok || !near.Equal(rank("b", 1)) {
+	if !ok || !near.Key.Equal(rank("b", 1)) || near.Dir != "/models/b" {
 		t.Errorf("got %v", near)
 	}
 	near, ok = c.Nearest(rank("b", 2), "/models/a")
-	if !ok || !near.Equal(rank("a", 0)) {
+	if !ok || !near.Key.Equal(rank("a", 0)) {
 		t.Errorf("got %v", near)
 	}
 }
@@ -477,7 +597,7 @@ func TestCloseEndsLoads(t *testing.T) {
 	c := New(Options{Load: l.load})
 	failed := make(chan error)
 	go func() {
-		_, err := c.Get(context.Background(), key(t, "a"))
+		_, _, err := c.Get(context.Background(), want(key(t, "a")))
 		failed <- err
 	}()
 	<-l.begun
@@ -485,7 +605,7 @@ func TestCloseEndsLoads(t *testing.T) {
 	if err := <-failed; !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.Get(t.Context(), key(t, "b")); !errors.Is(err, ErrClosed) {
+	if _, _, err := c.Get(t.Context(), want(key(t, "b"))); !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -504,28 +624,24 @@ func TestAdoptAndChanged(t *testing.T) {
 		}
 	}})
 	k := key(t, "a")
-	kept, err := contents("/models/kept", segment)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Adopt(k, kept); err != nil {
-		t.Fatal(err)
-	}
-	again, err := contents("/models/again", segment)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Adopt(k, again); err == nil {
-		t.Error("adopted a second entry of one key")
+	record := manifest.Entry{Key: k, Dir: "/models/a", Table: "t-5", Segments: []manifest.Segment{{Name: "s-5-0", Bytes: segment}}, Bytes: segment}
+	for i, want := range []string{"", "adopt entry " + want(k).ID()[:12] + ": closed or there already"} {
+		kept, err := contents("/models/a", segment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Record = record
+		if err := c.Adopt(kept); want != fmt.Sprint(err) && (want != "" || err != nil) {
+			t.Errorf("%d: got %v, want %q", i, err, want)
+		}
 	}
 	h := get(t, c, k)
-	if !h.Hit() || h.Model() != "/models/kept" || len(l.started) != 0 {
+	if !h.Hit() || h.Model() != "/models/a" || len(l.started) != 0 {
 		t.Errorf("got %s, loads %v", h.Model(), l.started)
 	}
 	h.Release()
-	id := k.ID()[:16]
 	mu.Lock()
-	if diff := cmp.Diff([]string{"/models/kept 4096 t-" + id + " s-" + id + "-0"}, last); diff != "" {
+	if diff := cmp.Diff([]string{"/models/a 4096 t-5 s-5-0"}, last); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 	mu.Unlock()
@@ -568,43 +684,113 @@ func (s *shelf) Remove(name string) error {
 	return f.Close()
 }
 
-// What is served is in the store, what isn't any more is not, and the end of the
-// process leaves it all there for the next.
+// What is served is in the store with its record, what isn't any more is not, and the
+// end of the process leaves it all there for the next.
 func TestStore(t *testing.T) {
 	l := newLoads()
 	s := &shelf{has: make(map[string]*fd.FD)}
-	var stale error
-	c := New(Options{Load: l.load, Store: s, Fresh: func(manifest.Entry) error { return stale }})
+	stale := 0
+	c := New(Options{Load: l.load, Store: s, Fresh: changed(&stale)})
 	k := key(t, "a")
-	names := func() []string { return slices.Sorted(maps.Keys(s.has)) }
-	want := []string{"s-" + k.ID()[:16] + "-0", "t-" + k.ID()[:16]}
+	check := func(when string) []string {
+		t.Helper()
+		c.Settle(t.Context())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		records := c.Records()
+		if len(records) != 1 {
+			t.Fatalf("%s: %d records", when, len(records))
+		}
+		r := records[0]
+		want := []string{r.Segments[0].Name, r.Table}
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(s.has))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+		b, err := s.has[r.Table].ReadSealed(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		label, table, err := manifest.DecodeLabel(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Engines, r.Used = nil, r.Loaded // came after the load
+		if diff := cmp.Diff(r, label, cmpopts.IgnoreFields(manifest.Entry{}, "Fields"), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: label (-want +got):\n%s", when, diff)
+		}
+		if _, err := tensor.Decode(table); err != nil {
+			t.Error(err)
+		}
+		return want
+	}
 	l.go_ <- nil
 	h := get(t, c, k)
 	h.Attach(Engine{PID: 5})
 	h.Release()
-	if diff := cmp.Diff(want, names()); diff != "" {
-		t.Errorf("loaded (-want +got):\n%s", diff)
-	}
-	stale = errors.New("changed")
+	first := check("loaded")
+	stale = h.Segments()[0].FD.Int()
 	l.go_ <- nil
 	get(t, c, k).Release()
-	c.Detach(5) // the old entry goes, and leaves the new one's names alone
-	if diff := cmp.Diff(want, names()); diff != "" {
-		t.Errorf("loaded again (-want +got):\n%s", diff)
+	second := check("loaded again")
+	if first[0] == second[0] || first[1] == second[1] {
+		t.Errorf("names are used twice: %v and %v", first, second)
 	}
+	c.Detach(5) // the old entry goes, and leaves the new one's names alone
+	check("detached")
 	c.Close()
-	if diff := cmp.Diff(want, names()); diff != "" {
+	if diff := cmp.Diff(second, slices.Sorted(maps.Keys(s.has))); diff != "" {
 		t.Errorf("closed (-want +got):\n%s", diff)
 	}
 	s.full = errors.New("no room in the store")
 	c = New(Options{Load: l.load, Store: s})
 	defer c.Close()
-	if _, err := c.Get(t.Context(), key(t, "b")); !errors.Is(err, s.full) {
+	if _, _, err := c.Get(t.Context(), want(key(t, "b"))); !errors.Is(err, s.full) {
 		t.Errorf("got %v, want it said before the load", err)
 	}
-	for _, n := range want {
+	for _, n := range second {
 		if err := s.Remove(n); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// A service manager that hangs keeps nobody waiting but those who want the memory.
+func TestStoreHangs(t *testing.T) {
+	l := newLoads()
+	hang := make(chan struct{})
+	s := &hangingStore{hang: hang}
+	c := New(Options{Load: l.load, Store: s})
+	defer c.Close()
+	l.go_ <- nil
+	l.go_ <- nil
+	get(t, c, key(t, "a")).Release()
+	get(t, c, key(t, "b")).Release()
+	if err := c.Evict(want(key(t, "a")).ID(), false); err != nil {
+		t.Fatal(err)
+	}
+	h := get(t, c, key(t, "b")) // while the manager is told of a
+	h.Release()
+	if !h.Hit() {
+		t.Error("loaded again")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.Settle(ctx)
+	close(hang)
+	c.Settle(t.Context())
+	if diff := cmp.Diff(2, s.removed); diff != "" {
+		t.Errorf("names that were removed (-want +got):\n%s", diff)
+	}
+}
+
+type hangingStore struct {
+	noStore
+	hang    chan struct{}
+	removed int
+}
+
+func (s *hangingStore) Remove(string) error {
+	<-s.hang
+	s.removed++
+	return nil
 }

@@ -4,24 +4,24 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/wcache/wcache/device"
-	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/tensor"
 )
 
-// Entry is one key and, once it is loaded, its contents. All but id, key, done
-// and started is guarded by the cache's mu; contents do not change once they are
-// there.
+// Entry is what was wanted and, once it is loaded, its contents. All but id, want,
+// done and started is guarded by the cache's mu; of contents, once they are there,
+// only the record changes.
 type Entry struct {
-	id      string
-	key     fingerprint.Key
+	id      string // of want
+	want    Want
 	started time.Time
 	done    chan struct{} // closed when the load has ended
 
@@ -48,26 +48,58 @@ type Engine struct {
 }
 
 // describe fills in what the cache knows of an entry's record.
-func describe(r *manifest.Entry, id string, key fingerprint.Key, contents *Contents) {
-	r.ID, r.Key = id, key
-	r.Table = fmt.Sprintf("t-%.16s", id)
+func (c *Cache) describe(e *Entry, contents *Contents) {
+	c.mu.Lock()
+	c.serial++
+	name := fmt.Sprintf("%.12s-%x", e.id, c.serial)
+	c.mu.Unlock()
+	r := &contents.Record
+	r.ID, r.Key, r.Dir = e.id, e.want.Key, e.want.Dir
+	r.Table = "t-" + name
 	r.Segments = nil
 	for i, s := range contents.Segments {
 		file, _ := s.FD.File() // of an open descriptor; without it the next process drops the entry
-		r.Segments = append(r.Segments, manifest.Segment{Name: fmt.Sprintf("s-%.16s-%d", id, i), Bytes: s.Bytes, File: file})
+		r.Segments = append(r.Segments, manifest.Segment{Name: fmt.Sprintf("s-%s-%d", name, i), Bytes: s.Bytes, File: file})
 	}
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
 
+// keep puts the descriptors of contents into the store, the table's with the record as
+// its label: what is in the store says itself what it is. An entry that isn't kept is
+// served all the same: it is only lost with this process.
+func (c *Cache) keep(contents *Contents) error {
+	if err := label(contents); err != nil {
+		return err
+	}
+	var err error
+	for i, s := range contents.Segments {
+		err = errors.Join(err, c.store.Put(contents.Record.Segments[i].Name, s.FD))
+	}
+	// Last: whoever finds the label may expect the rest.
+	return errors.Join(err, c.store.Put(contents.Record.Table, contents.TableFD))
+}
+
+// label replaces the table's file by one with the record in front.
+func label(contents *Contents) error {
+	table, err := contents.TableFD.ReadSealed(tensor.MaxEncoded)
+	if err != nil {
+		return fmt.Errorf("label table: %w", err)
+	}
+	b, err := manifest.EncodeLabel(contents.Record, table)
+	if err != nil {
+		return fmt.Errorf("label table: %w", err)
+	}
+	labelled, err := fd.Sealed("wcache-table", b)
+	if err != nil {
+		return fmt.Errorf("label table: %w", err)
+	}
+	_ = contents.TableFD.Close() // it was only read
+	contents.TableFD = labelled
+	return nil
+}
+
 // String names an engine for people.
 func (e Engine) String() string { return fmt.Sprintf("%s (pid %d)", e.Name, e.PID) }
-
-// publish makes an entry ready. Preconditions: mu is held, or nobody else knows
-// the entry yet.
-func (e *Entry) publish(contents *Contents, loaded time.Time) {
-	contents.Record.Loaded, contents.Record.Used = loaded, loaded
-	e.contents, e.ready, e.used = contents, true, loaded
-}
 
 // bytes that the entry has or will have on the device.
 func (e *Entry) bytes() int64 {
@@ -96,8 +128,24 @@ type Hold struct {
 	hit   bool
 }
 
-// ID is the key's ID.
+// ID is the [Want.ID] of what is held.
 func (h *Hold) ID() string { return h.entry.id }
+
+// Record is what is known of the entry.
+func (h *Hold) Record() manifest.Entry {
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	return h.entry.record()
+}
+
+// Renew replaces the record of the entry's files, for a caller who has made sure that
+// their contents are what was loaded.
+func (h *Hold) Renew(files []manifest.File) {
+	h.cache.mu.Lock()
+	h.entry.contents.Record.Files = files
+	h.cache.mu.Unlock()
+	h.cache.changed()
+}
 
 // Table is the entry's table. It must not be changed.
 func (h *Hold) Table() *tensor.Table { return h.entry.contents.Table }
@@ -107,7 +155,7 @@ func (h *Hold) Table() *tensor.Table { return h.entry.contents.Table }
 func (h *Hold) Segments() []device.Segment { return h.entry.contents.Segments }
 
 // Model is the directory that was loaded.
-func (h *Hold) Model() string { return h.entry.contents.Record.Dir }
+func (h *Hold) Model() string { return h.entry.want.Dir }
 
 // Hit tells whether the entry was there when it was asked for.
 func (h *Hold) Hit() bool { return h.hit }
@@ -144,9 +192,20 @@ func (c *Cache) Detach(pid int) {
 	}
 }
 
+// record is the entry's record as of now. Preconditions: mu is held, the entry is ready.
+func (e *Entry) record() manifest.Entry {
+	r := e.contents.Record
+	r.Used = e.used
+	r.Engines = nil
+	for _, x := range e.engineList() {
+		r.Engines = append(r.Engines, manifest.Engine(x))
+	}
+	return r
+}
+
 // retire takes an entry out of service. Its memory is freed when no engine that
 // was given its handles is left: a handle is a descriptor's number, and one that
-// is closed too early could be another segment's when the engine uses it.
+// was closed early would mean nothing to an engine that fetches it late.
 // Preconditions: mu is held, the entry is ready.
 func (c *Cache) retire(e *Entry, why string) {
 	if c.entries[e.id] == e {
@@ -154,21 +213,14 @@ func (c *Cache) retire(e *Entry, why string) {
 	}
 	e.left = why
 	c.retired[e] = true
-	// Out of the store now, not when the last engine has ended: by then the names
-	// may be those of the same key's next load.
-	r := e.contents.Record
-	for _, name := range append([]string{r.Table}, segmentNames(r)...) {
-		_ = c.store.Remove(name) // what stays there is dropped by the next process
-	}
-	c.closeIfFree(e)
-}
-
-func segmentNames(r manifest.Entry) []string {
-	var names []string
-	for _, s := range r.Segments {
+	// Out of the store now, not when the last engine has ended: the next process
+	// must not serve it.
+	names := []string{e.contents.Record.Table}
+	for _, s := range e.contents.Record.Segments {
 		names = append(names, s.Name)
 	}
-	return names
+	c.janitor.add(chore{names: names})
+	c.closeIfFree(e)
 }
 
 // noStore keeps nothing, and has room for that.
@@ -184,12 +236,12 @@ func (c *Cache) closeIfFree(e *Entry) {
 		return
 	}
 	delete(c.retired, e)
-	_ = e.contents.Close() // nothing is written to them: no error can lose data
+	c.janitor.add(chore{contents: e.contents})
 }
 
 // InUse is the error of an eviction that engines are in the way of.
 type InUse struct {
-	ID      string
+	ID      string // of its key
 	Engines []Engine
 }
 

@@ -4,6 +4,7 @@
 package cache
 
 import (
+	"context"
 	"fmt"
 	"strings"
 )
@@ -39,16 +40,24 @@ func (t *Ticket) Reserve(bytes int64) error {
 	return nil
 }
 
-// Free evicts entries as Reserve does until the given bytes are free, and says
-// how many are. When they would be fewer than asked for, nothing is evicted and
-// none are. A load that found the device full asks for it before a second try.
-func (t *Ticket) Free(bytes int64) int64 {
+// Free evicts entries as Reserve does until the given bytes are free, waits for that
+// until ctx is done, and says how many are. When they would be fewer than asked for,
+// nothing is evicted and none are. A load that found the device full asks for it
+// before a second try.
+func (t *Ticket) Free(ctx context.Context, bytes int64) int64 {
 	c := t.cache
-	defer c.changed()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.evictLRU(bytes)
+	freed := c.evictLRU(bytes)
+	c.mu.Unlock()
+	if freed > 0 {
+		c.janitor.wait(ctx)
+		c.changed()
+	}
+	return freed
 }
+
+// Settle waits until the memory of what has left is free, or until ctx is done.
+func (c *Cache) Settle(ctx context.Context) { c.janitor.wait(ctx) }
 
 // Progress says how far the load is.
 func (t *Ticket) Progress(p Progress) {
@@ -99,7 +108,7 @@ func (c *Cache) evictLRU(bytes int64) int64 {
 // inUse reports whether somebody may map the entry. Preconditions: mu is held.
 func (e *Entry) inUse() bool { return e.holds > 0 || e.waiting > 0 || len(e.engines) > 0 }
 
-// Evict frees the entry of a key ID. The error is an [*InUse] if engines may map
+// Evict frees an entry by its ID. The error is an [*InUse] if engines may map
 // it, unless force is set: then it is not served any more, its descriptors are
 // closed at once, and engines that have mapped it keep their mappings.
 func (c *Cache) Evict(id string, force bool) error {
@@ -111,9 +120,9 @@ func (c *Cache) Evict(id string, force bool) error {
 	case e == nil:
 		return &NoEntry{ID: id}
 	case !e.ready:
-		return &BeingLoaded{ID: id}
+		return &BeingLoaded{ID: e.want.Key.ID()}
 	case e.inUse() && !force:
-		return &InUse{ID: id, Engines: e.engineList()}
+		return &InUse{ID: e.want.Key.ID(), Engines: e.engineList()}
 	}
 	clear(e.engines)
 	c.retire(e, "evicted on request")
@@ -179,7 +188,7 @@ func (c *Cache) Release(pid int, draft bool) int {
 	defer c.mu.Unlock()
 	freed := 0
 	for _, e := range c.entries {
-		if _, attached := e.engines[pid]; !attached || e.key.Bool("is_draft") != draft {
+		if _, attached := e.engines[pid]; !attached || e.want.Key.Bool("is_draft") != draft {
 			continue
 		}
 		delete(e.engines, pid)
@@ -189,7 +198,7 @@ func (c *Cache) Release(pid int, draft bool) int {
 		}
 	}
 	for e := range c.retired {
-		if e.key.Bool("is_draft") == draft {
+		if e.want.Key.Bool("is_draft") == draft {
 			delete(e.engines, pid)
 			c.closeIfFree(e)
 		}
@@ -198,13 +207,13 @@ func (c *Cache) Release(pid int, draft bool) int {
 }
 
 // BeingLoaded is the error of the eviction of an entry that isn't there yet.
-type BeingLoaded struct{ ID string }
+type BeingLoaded struct{ ID string } // of its key
 
 func (e *BeingLoaded) Error() string {
 	return fmt.Sprintf("evict entry %.12s: it is being loaded", e.ID)
 }
 
-// NoEntry is the error for a key ID that the cache doesn't hold.
+// NoEntry is the error for an entry that the cache doesn't hold.
 type NoEntry struct{ ID string }
 
 func (e *NoEntry) Error() string { return fmt.Sprintf("find entry: no key %q is held", e.ID) }
@@ -230,7 +239,7 @@ func (e *NoRoom) Error() string {
 }
 
 func (s Status) holder() string {
-	text := fmt.Sprintf("%d bytes of %s (%.12s", s.Bytes, s.Model, s.ID)
+	text := fmt.Sprintf("%d bytes of %s (%.12s", s.Bytes, s.Model, s.Key.ID())
 	if s.Pinned {
 		text += ", pinned"
 	}

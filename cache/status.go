@@ -28,6 +28,7 @@ type Status struct {
 	Key      fingerprint.Key
 	State    State
 	Model    string // the directory, "" while it isn't known
+	Sure     string // by what the directory was certain
 	Loader   string
 	Reason   string // why this loader; for a leaving entry, why it leaves
 	Bytes    int64  // on the device
@@ -72,12 +73,12 @@ func (c *Cache) status() []Status {
 
 func (e *Entry) status() Status {
 	s := Status{
-		ID: e.id, Key: e.key, State: Loading, Model: e.progress.Model, Bytes: e.bytes(), Engines: e.engineList(),
+		ID: e.id, Key: e.want.Key, State: Loading, Model: e.want.Dir, Bytes: e.bytes(), Engines: e.engineList(),
 		Waiting: e.waiting, Started: e.started, Used: e.started, Progress: e.progress,
 	}
 	if e.ready {
 		r := e.contents.Record
-		s.State, s.Model, s.Loader, s.Reason = Ready, r.Dir, r.Loader, r.Reason
+		s.State, s.Model, s.Sure, s.Loader, s.Reason = Ready, r.Dir, r.Sure, r.Loader, r.Reason
 		s.Tensors, s.Pinned, s.Seconds = r.Tensors, r.Pinned, r.Seconds
 		s.Loaded, s.Used = r.Loaded, e.used
 		if e.kept != nil {
@@ -99,18 +100,11 @@ func (e *Entry) engineList() []Engine {
 	return list
 }
 
-// State is how a key stands, Loading or Ready, "" for not at all; what leaves is the
-// key's no more.
-func (c *Cache) State(key fingerprint.Key) State {
+// Holds reports whether there is an entry of what is wanted, ready or being loaded.
+func (c *Cache) Holds(want Want) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch e := c.entries[key.ID()]; {
-	case e == nil:
-		return ""
-	case e.ready:
-		return Ready
-	}
-	return Loading
+	return c.entries[want.ID()] != nil
 }
 
 // Empty reports whether the cache holds nothing and loads nothing.
@@ -131,7 +125,7 @@ func (c *Cache) Memory(draft bool) int64 {
 	var n int64
 	for _, e := range c.entries {
 		switch {
-		case e.key.Bool("is_draft") != draft:
+		case e.want.Key.Bool("is_draft") != draft:
 		case e.ready:
 			n = max(n, e.contents.Record.Bytes)
 		default:
@@ -141,31 +135,27 @@ func (c *Cache) Memory(draft bool) int64 {
 	return n
 }
 
-// Nearest gives the key among the other entries, ready or of a known directory,
-// which differs from the given one in the fewest fields; false if there is none.
-// With a directory only its entries count.
-func (c *Cache) Nearest(key fingerprint.Key, dir string) (fingerprint.Key, bool) {
+// Nearest gives what is held of another key, the one that differs from the given key
+// in the fewest fields; false if there is none. Loads count from the moment they tell
+// a [Progress.Model]. With a directory only its entries count.
+func (c *Cache) Nearest(key fingerprint.Key, dir string) (Want, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var nearest *Entry
 	fewest := 0
 	for _, e := range c.entries {
-		model := e.progress.Model
-		if e.ready {
-			model = e.contents.Record.Dir
-		}
-		if e.id == key.ID() || model == "" || dir != "" && model != dir {
+		if !e.ready && e.progress.Model == "" || e.want.Key.ID() == key.ID() || dir != "" && e.want.Dir != dir {
 			continue
 		}
-		n := len(fingerprint.Compare(key, e.key))
+		n := len(fingerprint.Compare(key, e.want.Key))
 		if nearest == nil || n < fewest || n == fewest && e.id < nearest.id {
 			nearest, fewest = e, n
 		}
 	}
 	if nearest == nil {
-		return fingerprint.Key{}, false
+		return Want{}, false
 	}
-	return nearest.key, true
+	return nearest.want, true
 }
 
 func sortByUse(list []*Entry) {

@@ -36,6 +36,9 @@ type Config struct {
 	Pins []string `toml:"pins"`
 	// Policy says what may be loaded: PolicyAny or PolicyPinned.
 	Policy string `toml:"policy"`
+	// Identify says what makes it certain which of several directories with equal
+	// headers an engine means: IdentifyKnown or IdentifyStrict.
+	Identify string `toml:"identify"`
 	// Budget is the most memory that entries may hold together, 0 for no limit
 	// but the device's.
 	Budget Bytes `toml:"budget"`
@@ -74,12 +77,17 @@ type Config struct {
 
 // Words of the configuration.
 const (
-	PolicyAny     = "any"
-	PolicyPinned  = "pinned"
-	HandlesMapped = "mapped"
-	HandlesValue  = "value"
-	HandlesLegacy = "legacy"
-	AssumeRope    = "rope"
+	PolicyAny    = "any"
+	PolicyPinned = "pinned"
+	// IdentifyKnown takes a directory that is the only one known to fit, if every root
+	// was searched whole. IdentifyStrict wants the engine's command line, its key or a
+	// pin to say which one is meant.
+	IdentifyKnown  = "known"
+	IdentifyStrict = "strict"
+	HandlesMapped  = "mapped"
+	HandlesValue   = "value"
+	HandlesLegacy  = "legacy"
+	AssumeRope     = "rope"
 )
 
 // Limits of Block, in bytes.
@@ -98,6 +106,7 @@ const maxWorkers = 1024
 func Default() Config {
 	return Config{
 		Policy:         PolicyAny,
+		Identify:       IdentifyKnown,
 		IdleExit:       Duration(10 * time.Minute),
 		RequestTimeout: Duration(10 * time.Second),
 		LoadTimeout:    Duration(time.Hour),
@@ -234,6 +243,7 @@ func (c *Config) check() *fault {
 	}
 	faults := []*fault{
 		oneOf("policy", c.Policy, PolicyAny, PolicyPinned),
+		oneOf("identify", c.Identify, IdentifyKnown, IdentifyStrict),
 		oneOf("handles", c.Handles, HandlesMapped, HandlesValue, HandlesLegacy),
 		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
 	}

@@ -163,6 +163,10 @@ type Counts struct {
 type Entry struct {
 	Key         string          `json:"key"` // 64 hexadecimal digits
 	Model       string          `json:"model"`
+	// Sure is by what it was certain, at the load, that an engine means this directory:
+	// engine (the engine was started with it), name (the request names it), revision,
+	// pin, content (all directories that fit are equal) or only (no other is known).
+	Sure        string          `json:"sure,omitempty"`
 	State       string          `json:"state"` // "loading", "ready", "leaving"
 	Loader      string          `json:"loader,omitempty"`
 	Reason      string          `json:"reason,omitempty"`

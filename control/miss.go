@@ -36,6 +36,9 @@ type Miss struct {
 	Seconds float64   `json:"seconds"` // until it was answered
 	// Field is that of the key on which a no hangs, "" if none is known.
 	Field   string `json:"field,omitempty"`
+	// Sure is by what the directory was certain: engine, name, revision, pin, content or
+	// only; "" where none was.
+	Sure    string `json:"sure,omitempty"`
 	Message string `json:"message,omitempty"` // what was said against it, or why it was loaded again
 	Hint    string `json:"hint,omitempty"`
 	// Directories are those that are known to have the checkpoint's headers.

@@ -17,11 +17,15 @@ import (
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
 // progressEvery is how often a client that waits for a load is told how far it is.
 const progressEvery = 100 * time.Millisecond
+
+// settleWait is how long an eviction's answer waits until the memory is free.
+const settleWait = 5 * time.Second
 
 // serveControl answers one request of a control client.
 func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
@@ -58,7 +62,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 		defer cancel()
 		final.Entry, err = s.warm(ctx, *request.Warm, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
 	case request.Method == control.MethodEvict && request.Evict != nil:
-		final.Evicted, err = s.evict(*request.Evict)
+		final.Evicted, err = s.evict(ctx, *request.Evict)
 	default:
 		err = &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("unknown request %q", request.Method), Hint: "wcache version shows whether client and daemon are of one version"}
 	}
@@ -79,32 +83,40 @@ func idly(method string) bool {
 
 // warm loads what an engine with the given options would ask for.
 func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control.Progress)) (*control.Entry, error) {
-	path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := weights.Open(path)
-	if err != nil {
-		return nil, err
-	}
 	if w.Release == "" {
 		list := layout.Releases()
 		w.Release = list[len(list)-1]
 	}
-	key, err := fingerprint.Compute(dir, fingerprint.Options{
-		TPSize: max(w.TPSize, 1), TPRank: w.TPRank, PPSize: max(w.PPSize, 1), PPRank: w.PPRank, DType: w.DType, Release: w.Release,
+	limit := time.Duration(s.configuration().LoadTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
+	defer cancel()
+	var choice resolve.Choice
+	key, err := beside(limited, s.checks, func(context.Context) (key fingerprint.Key, err error) {
+		path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env)
+		if err != nil {
+			return key, err
+		}
+		if choice, err = resolve.Named(path); err != nil {
+			return key, err
+		}
+		dir, err := weights.Open(choice.Dir)
+		if err != nil {
+			return key, err
+		}
+		return fingerprint.Compute(dir, fingerprint.Options{
+			TPSize: max(w.TPSize, 1), TPRank: w.TPRank, PPSize: max(w.PPSize, 1), PPRank: w.PPRank, DType: w.DType, Release: w.Release,
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.o.Index.Add(path)
-	hold, err := s.getWithProgress(ctx, key, progress)
+	hold, err := s.getWithProgress(ctx, key, choice, progress)
 	if err != nil {
 		return nil, err
 	}
 	defer hold.Release()
 	for _, e := range s.status().Entries {
-		if e.Key == hold.ID() && e.State == string(cache.Ready) {
+		if e.Key == key.ID() && e.Model == hold.Model() && e.State == string(cache.Ready) {
 			return &e, nil
 		}
 	}
@@ -112,14 +124,14 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 }
 
 // getWithProgress waits for an entry and tells meanwhile how far its load is.
-func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, progress func(control.Progress)) (*cache.Hold, error) {
+func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, choice resolve.Choice, progress func(control.Progress)) (*cache.Hold, error) {
 	type result struct {
 		hold *cache.Hold
 		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
-		hold, _, err := s.find(ctx, key)
+		hold, _, err := s.find(ctx, key, func(context.Context) (resolve.Choice, error) { return choice, nil })
 		done <- result{hold, err}
 	}()
 	tick := time.NewTicker(progressEvery)
@@ -130,7 +142,7 @@ func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, progr
 			return r.hold, r.err
 		case <-tick.C:
 			for _, e := range s.status().Entries {
-				if e.Key == key.ID() && e.Progress != nil {
+				if e.Key == key.ID() && e.Model == choice.Dir && e.Progress != nil {
 					progress(*e.Progress)
 				}
 			}
@@ -139,10 +151,15 @@ func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, progr
 }
 
 // evict frees the entry whose key begins with the given digits, or all entries.
-func (s *Server) evict(e control.Evict) ([]string, error) {
+func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
+	defer func() {
+		ctx, cancel := context.WithTimeout(ctx, settleWait)
+		defer cancel()
+		s.cache.Settle(ctx)
+	}()
 	list, _ := s.cache.Status()
 	list = slices.DeleteFunc(list, func(x cache.Status) bool {
-		return x.State == cache.Leaving || !strings.HasPrefix(x.ID, e.Key)
+		return x.State == cache.Leaving || !strings.HasPrefix(x.Key.ID(), e.Key)
 	})
 	evicted := []string{}
 	if e.Key != "" {
@@ -151,6 +168,9 @@ func (s *Server) evict(e control.Evict) ([]string, error) {
 			return evicted, &cache.NoEntry{ID: e.Key}
 		case 1:
 		default:
+			if !slices.ContainsFunc(list, func(x cache.Status) bool { return x.Key.ID() != list[0].Key.ID() }) {
+				break // one key of several directories
+			}
 			return evicted, &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("more than one key begins with %q", e.Key), Hint: "give more of its digits"}
 		}
 	}
@@ -160,7 +180,7 @@ func (s *Server) evict(e control.Evict) ([]string, error) {
 		var gone *cache.NoEntry
 		switch {
 		case err == nil:
-			evicted = append(evicted, x.ID)
+			evicted = append(evicted, x.Key.ID())
 		case e.Key == "" && errors.As(err, &gone): // meanwhile, by itself
 		default:
 			left = append(left, err)

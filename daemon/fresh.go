@@ -5,115 +5,91 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
-	"github.com/wcache/wcache/config"
-	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
-// fresh reports why an entry is not to be served any more: its files are not what
-// was loaded, or its key means another directory now.
-func (s *Server) fresh(e manifest.Entry) error {
-	if device := s.device(s.configuration()); e.Device != device {
-		return fmt.Errorf("handles in wcache.toml ask for memory of %s, it is of %s", device, e.Device)
+// checkLimit is how long the files of a model that is held may take to be looked at.
+// It is a few system calls; a file system that takes longer hangs.
+const checkLimit = 10 * time.Second
+
+// maxChecks is how many requests may look at files at once. Those that hang keep their
+// place until the file system answers.
+const maxChecks = 256
+
+// tooManyChecks is the error where every place is taken.
+var errChecks = errors.New("check files: too many other requests wait for file systems that don't answer")
+
+// beside runs f, which looks at files, and leaves it to itself when ctx is done: a file
+// system that hangs must keep this request and no other.
+func beside[T any](ctx context.Context, places chan struct{}, f func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
 	}
+	var none T
+	select {
+	case places <- struct{}{}:
+	case <-ctx.Done():
+		return none, errors.Join(errChecks, context.Cause(ctx))
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f(ctx)
+		<-places
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+}
+
+// hangs is the error of files that could not be looked at in time.
+type hangs struct {
+	dir   string
+	limit time.Duration
+}
+
+func (e *hangs) Error() string {
+	return fmt.Sprintf("check files of %s: the file system has not answered within %v", e.dir, e.limit)
+}
+
+// fresh reports as a [*cache.Stale] why what is held is not to be served any more: its
+// files are not what was loaded.
+func (s *Server) fresh(ctx context.Context, h *cache.Hold) error {
+	e := h.Record()
+	if device := s.device(s.configuration()); e.Device != device {
+		return &cache.Stale{Why: fmt.Sprintf("handles in wcache.toml ask for memory of %s, it is of %s", device, e.Device)}
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, checkLimit, &hangs{e.Dir, checkLimit})
+	defer cancel()
+	_, err := beside(limited, s.checks, func(context.Context) (struct{}, error) { return struct{}{}, recordOf(e).Stale() })
+	var changed *weights.Changed
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &changed):
+		return &cache.Stale{Why: changed.Error()}
+	}
+	return err
+}
+
+// recordOf is the record of an entry's directory.
+func recordOf(e manifest.Entry) weights.Record {
 	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
 	for _, f := range e.Files {
 		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
 	}
-	if err := r.Stale(); err != nil {
-		return err
-	}
-	return s.meant(e)
+	return r
 }
-
-// meant reports whether a key may mean another directory than it did at the load:
-// one with the same headers has come or has changed, or the pins have. Only then
-// the key is resolved again, which may compare weights.
-func (s *Server) meant(e manifest.Entry) error {
-	c := s.configuration()
-	found := s.candidates(c, e.Key)
-	s.mu.Lock()
-	before, known := s.decided[e.ID]
-	s.mu.Unlock()
-	if found == "" || known && found == before {
-		return nil
-	}
-	limit := time.Duration(c.LoadTimeout)
-	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, &tooSlow{limit})
-	defer cancel()
-	dir, err := resolve.Directory(ctx, s.resolving(c), e.Key)
-	switch {
-	case err != nil:
-		return err
-	case !resolve.SameDir(dir.Path, e.Dir):
-		return fmt.Errorf("its key means %s now", dir.Path)
-	}
-	s.decide(e.Key, found)
-	return nil
-}
-
-func (s *Server) resolving(c config.Config) resolve.Options {
-	return resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD}
-}
-
-// maxDecided is more than the keys that a GPU has room for. What is forgotten is
-// resolved again.
-const maxDecided = 1000
-
-// decide remembers what a key was resolved by.
-func (s *Server) decide(key fingerprint.Key, found string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.decided) >= maxDecided {
-		clear(s.decided)
-	}
-	s.decided[key.ID()] = found
-}
-
-// candidates is a text that changes when a checkpoint hash may come to mean another
-// directory: the pins, the directories that have it and, where there are several,
-// their files. It is empty where no directory has it, and for a checkpoint that is
-// no hash: that names its directory.
-func (s *Server) candidates(c config.Config, key fingerprint.Key) string {
-	dirs, err := s.o.Index.Lookup(key.Str("checkpoint"))
-	if err != nil || len(dirs) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%q %q", c.Pins, dirs)
-	if len(dirs) == 1 {
-		return b.String()
-	}
-	for _, dir := range dirs {
-		list, err := os.ReadDir(dir)
-		if err != nil {
-			fmt.Fprintf(&b, " %v", err)
-		}
-		for _, f := range list {
-			if name := f.Name(); strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".json") {
-				st, err := os.Stat(filepath.Join(dir, name))
-				if err != nil {
-					fmt.Fprintf(&b, " %v", err)
-					continue
-				}
-				fmt.Fprintf(&b, " %q %d %d %d", name, st.Size(), st.ModTime().UnixNano(), inode(st))
-			}
-		}
-	}
-	return b.String()
-}
-
-func inode(st fs.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino } // what os.Stat gives on Linux
 
 // record notes the files of a target's directory, as they were when it was read.
 func record(r weights.Record) []manifest.File {

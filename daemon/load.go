@@ -31,11 +31,11 @@ var errLost = errors.New("load model: the GPU lost what was in its memory meanwh
 // under a load are planned anew, once: whoever writes them has hardly finished. What
 // a GPU has lost is loaded again, once: that is seen when somebody looks, and may be
 // from before the load.
-func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
-	contents, err := s.loadOnce(ctx, key, ticket)
+func (s *Server) load(ctx context.Context, want cache.Want, ticket *cache.Ticket) (*cache.Contents, error) {
+	contents, err := s.loadOnce(ctx, want, ticket)
 	if changed(err) || errors.Is(err, errLost) {
-		s.log.Info("planning again", "key", key.ID()[:12], "err", err)
-		contents, err = s.loadOnce(ctx, key, ticket)
+		s.log.Info("planning again", "key", want.Key.ID()[:12], "err", err)
+		contents, err = s.loadOnce(ctx, want, ticket)
 	}
 	if lasting(err) {
 		s.mu.Lock()
@@ -45,6 +45,21 @@ func (s *Server) load(ctx context.Context, key fingerprint.Key, ticket *cache.Ti
 	return contents, err
 }
 
+// unlessBroken is the error of a request that could not be answered; where there is no
+// device, or the configuration is broken, so that nothing is known of where to look and
+// what is meant, that is the reason.
+func (s *Server) unlessBroken(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.o.DeviceErr != nil {
+		return s.o.DeviceErr
+	}
+	if s.configErr != nil {
+		return fmt.Errorf("nothing is loaded with a broken configuration: %w", s.configErr)
+	}
+	return err
+}
+
 // changed reports whether a load ended because its files are being written.
 func changed(err error) bool {
 	var planning *weights.Changed
@@ -52,16 +67,12 @@ func changed(err error) bool {
 	return errors.As(err, &planning) || errors.As(err, &filling) && filling.Kind == loader.KindFileChanged
 }
 
-func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cache.Ticket) (*cache.Contents, error) {
-	s.mu.Lock()
-	c, broken := s.config, s.configErr
-	s.mu.Unlock()
-	if s.o.DeviceErr != nil {
-		return nil, s.o.DeviceErr
+func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ticket) (*cache.Contents, error) {
+	key := want.Key
+	if err := s.unlessBroken(nil); err != nil {
+		return nil, err
 	}
-	if broken != nil {
-		return nil, fmt.Errorf("nothing is loaded with a broken configuration: %w", broken)
-	}
+	c := s.configuration()
 	limit := time.Duration(c.LoadTimeout)
 	whole := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
@@ -70,13 +81,19 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 		return nil, err
 	}
 	losses := s.gpu.lost()
-	found := s.candidates(c, key)
-	target, err := resolve.Resolve(ctx, s.resolving(c), key)
+	pins, err := beside(ctx, s.checks, func(context.Context) ([]string, error) { return resolve.RealPins(c.Pins), nil })
 	if err != nil {
 		return nil, err
 	}
+	s.setPinned(pins)
+	target, err := beside(ctx, s.checks, func(context.Context) (*resolve.Target, error) { return resolve.Plan(s.resolving(c), key, want.Dir) })
+	if err != nil {
+		return nil, err
+	}
+	s.o.Index.Add(want.Dir)
 	s.saveIndex()
-	if err := s.allowed(c, key, target, ticket); err != nil {
+	pinned := slices.Contains(pins, want.Dir)
+	if err := s.allowed(c, want, target, pinned, ticket); err != nil {
 		return nil, err
 	}
 	for _, note := range target.Plan.Notes {
@@ -105,15 +122,14 @@ func (s *Server) loadOnce(ctx context.Context, key fingerprint.Key, ticket *cach
 		return nil, errLost
 	}
 	took := time.Since(begin)
-	s.decide(key, found)
 	s.ledger.loaded(bytes, took)
-	s.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "loader", target.Loader, "why", target.Reason,
+	s.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "sure", want.By, "loader", target.Loader, "why", target.Reason,
 		"bytes", bytes, "seconds", took.Seconds(), "filling_seconds", result.Filling.Seconds())
 	return &cache.Contents{
 		Table: result.Table, TableFD: result.TableFD, Segments: result.Segments,
 		Record: manifest.Entry{
-			Dir: target.Dir.Path, Revision: key.Str("revision"), Device: s.device(c), Loader: target.Loader, Reason: target.Reason,
-			Seconds: took.Seconds(), Pinned: target.Pinned,
+			Revision: key.Str("revision"), Device: s.device(c), Loader: target.Loader, Reason: target.Reason,
+			Seconds: took.Seconds(), Pinned: pinned,
 			Indexed: target.Dir.Record().Indexed, Files: record(target.Dir.Record()),
 		},
 	}, nil
@@ -159,7 +175,7 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 	if s.o.GPU {
 		job.Patience = time.Duration(c.MemoryWait)
 	}
-	if ticket.Free(missing(full, target.Plan.Table.Segments[0])) > 0 || s.o.GPU {
+	if ticket.Free(ctx, missing(full, target.Plan.Table.Segments[0])) > 0 || s.o.GPU {
 		progress(loader.Progress{Total: target.Plan.Table.Bytes()})
 		result, err = loader.Run(ctx, s.o.Loader, job, progress)
 	}
@@ -195,25 +211,25 @@ func roomForFiles() error {
 // allowed applies the policy. A pinned instance loads only what is pinned, and
 // one key of each directory: another is told the fields in which it differs. From
 // here on the load counts as one of its directory.
-func (s *Server) allowed(c config.Config, key fingerprint.Key, target *resolve.Target, ticket *cache.Ticket) error {
-	dir := target.Dir.Path
+func (s *Server) allowed(c config.Config, want cache.Want, target *resolve.Target, pinned bool, ticket *cache.Ticket) error {
 	s.choosing.Lock()
 	defer s.choosing.Unlock()
-	defer ticket.Progress(cache.Progress{Model: dir, Total: target.Plan.Table.Bytes()})
+	defer ticket.Progress(cache.Progress{Model: want.Dir, Total: target.Plan.Table.Bytes()})
 	if c.Policy != config.PolicyPinned {
 		return nil
 	}
-	if !target.Pinned {
+	dir := want.Dir
+	if !pinned {
 		dir = ""
 	}
-	if held, ok := s.cache.Nearest(key, dir); ok {
-		return &Mismatch{Fields: fingerprint.Compare(key, held)}
+	if held, ok := s.cache.Nearest(want.Key, dir); ok {
+		return &Mismatch{Fields: fingerprint.Compare(want.Key, held.Key)}
 	}
-	if !target.Pinned {
+	if !pinned {
 		return &resolve.Refusal{
 			Field:  "checkpoint",
-			Reason: fmt.Sprintf("policy is \"pinned\" and %s is not pinned", target.Dir.Path),
-			Hint:   fmt.Sprintf("set pins = [%q] in wcache.toml", target.Dir.Path),
+			Reason: fmt.Sprintf("policy is \"pinned\" and %s is not pinned", want.Dir),
+			Hint:   fmt.Sprintf("set pins = [%q] in wcache.toml", want.Dir),
 		}
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
-	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/resolve"
 )
 
@@ -32,14 +31,13 @@ const maxAlike = 2
 type ledger struct {
 	mu      sync.Mutex
 	misses  map[string]int64
-	recent  []control.Miss    // the latest first
-	changed map[string]string // by key ID, why what was held is not served any more
-	bytes   int64             // of loads that ended well
+	recent  []control.Miss // the latest first
+	bytes   int64          // of loads that ended well
 	seconds float64
 }
 
 func newLedger() *ledger {
-	l := &ledger{misses: make(map[string]int64), changed: make(map[string]string)}
+	l := &ledger{misses: make(map[string]int64)}
 	for _, reason := range control.Reasons() {
 		l.misses[reason] = 0
 	}
@@ -79,49 +77,35 @@ func (l *ledger) fill(c *control.Counts) {
 	c.Misses, c.LoadedBytes, c.LoadSeconds = maps.Clone(l.misses), l.bytes, l.seconds
 }
 
-// left notes why an entry is not served any more, for the request that finds out.
-func (l *ledger) left(id, why string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.changed[id] = why
-}
-
-func (l *ledger) takeLeft(id string) (why string, found bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	why, found = l.changed[id]
-	delete(l.changed, id)
-	return why, found
-}
-
-// freshNoted is fresh, with what it finds kept for the request that asked.
-func (s *Server) freshNoted(e manifest.Entry) error {
-	err := s.fresh(e)
-	if err != nil {
-		s.ledger.left(e.ID, err.Error())
-	}
-	return err
-}
-
-// find gets what a key names. What was not in memory is counted by its reason and
-// given as a miss, which is nil otherwise, also where there is an error.
-func (s *Server) find(ctx context.Context, key fingerprint.Key) (*cache.Hold, *control.Miss, error) {
+// find gets what a key names, in the directory that choose finds. What was not in
+// memory is counted by its reason and given as a miss, which is nil otherwise, also
+// where there is an error.
+func (s *Server) find(ctx context.Context, key fingerprint.Key, choose func(context.Context) (resolve.Choice, error)) (*cache.Hold, *control.Miss, error) {
 	begin := time.Now()
-	before, held := s.before(key)
-	hold, err := s.cache.Get(ctx, key)
-	if err == nil && hold.Hit() {
+	var hold *cache.Hold
+	var out cache.Outcome
+	choice, err := choose(ctx)
+	if err == nil {
+		hold, out, err = s.cache.Get(ctx, cache.Want{Key: key, Dir: choice.Dir, By: string(choice.Sure)})
+		err = choice.Blame(err)
+	}
+	if err == nil && out.Before == cache.Ready && out.Stale == "" {
 		return hold, nil, nil
 	}
+	s.cache.Recheck(ctx, key)
+	if err != nil {
+		err = s.unlessBroken(err)
+	}
 	m := s.miss(key, begin, err)
-	m.Held = held
-	why, changed := s.ledger.takeLeft(key.ID())
+	m.Sure = string(choice.Sure)
+	m.Held = s.alike(key)
 	switch {
 	case err != nil:
-	case changed:
-		m.Reason, m.Message, m.Held = control.MissChanged, why, nil
-	case before == cache.Loading:
+	case out.Stale != "":
+		m.Reason, m.Message, m.Held = control.MissChanged, out.Stale, nil
+	case out.Before == cache.Loading:
 		m.Reason = control.MissLoading
-	case held != nil && otherOptions(key, held.Fingerprint):
+	case m.Held != nil && otherOptions(key, m.Held.Fingerprint):
 		m.Reason = control.MissOptions
 	}
 	s.ledger.count(m.Reason)
@@ -134,10 +118,8 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 		Time: begin.UTC(), Reason: control.MissNew, Seconds: time.Since(begin).Seconds(),
 		Directories: []string{}, Fingerprint: key,
 	}
-	// What the index can't say, such as for a model's name, is not needed.
-	if dirs, lookup := s.o.Index.Lookup(key.Str("checkpoint")); lookup == nil {
-		m.Directories = append(m.Directories, dirs...)
-	}
+	// What the index can't say at once, or of a model's name at all, is not needed.
+	m.Directories = append(m.Directories, s.o.Index.Known(key.Str("checkpoint"))...)
 	if err == nil {
 		return m
 	}
@@ -156,27 +138,17 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 	return m
 }
 
-// before tells how a key stands, "" for not at all, and if so what is most like it.
-func (s *Server) before(key fingerprint.Key) (cache.State, *control.Held) {
-	if state := s.cache.State(key); state != "" {
-		return state, nil // of every hit, which asks for no more
-	}
+// alike tells what is held that is most like a key, nil for nothing.
+func (s *Server) alike(key fingerprint.Key) *control.Held {
 	nearest, ok := s.cache.Nearest(key, "")
 	if !ok {
-		return "", nil
+		return nil
 	}
-	if key.Str("checkpoint") != nearest.Str("checkpoint") &&
-		(key.Str("model_arch") != nearest.Str("model_arch") || len(fingerprint.Compare(key, nearest)) > maxAlike) {
-		return "", nil
+	if key.Str("checkpoint") != nearest.Key.Str("checkpoint") &&
+		(key.Str("model_arch") != nearest.Key.Str("model_arch") || len(fingerprint.Compare(key, nearest.Key)) > maxAlike) {
+		return nil
 	}
-	held := &control.Held{Key: nearest.ID(), Fingerprint: nearest}
-	list, _ := s.cache.Status()
-	for _, e := range list {
-		if e.ID == held.Key {
-			held.Model = e.Model
-		}
-	}
-	return "", held
+	return &control.Held{Key: nearest.Key.ID(), Model: nearest.Dir, Fingerprint: nearest.Key}
 }
 
 // otherOptions reports whether two keys mean the same files and differ in more

@@ -6,8 +6,10 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,11 +31,13 @@ type Kept struct {
 // watchPrefix begins the names of engines' connections in the store.
 const watchPrefix = "w-"
 
-// Recover takes over what an earlier process held: the entries of the manifest
-// whose descriptors are all there and are what it says, and the connections of
-// engines that watch. What doesn't fit is dropped, with the reason in the log:
-// it is loaded again when somebody asks. The server owns all descriptors from
-// here on. Call it once, before Serve.
+// Recover takes over what an earlier process held: the entries whose tables say by
+// their labels which descriptors they have, where all of these are there, and the
+// connections of engines that watch. The manifest's file adds what came after the
+// load, and says of tables without a label, as wcache before 0.2 stored them, what
+// they are. What doesn't fit is dropped, with the reason in the log: it is loaded
+// again when somebody asks. The server owns all descriptors from here on. Call it
+// once, before Serve.
 func (s *Server) Recover(kept []Kept) {
 	begin := time.Now()
 	m, err := manifest.Load(s.o.Manifest)
@@ -41,11 +45,15 @@ func (s *Server) Recover(kept []Kept) {
 		s.log.Error("manifest is not used", "err", err)
 		m = new(manifest.Manifest)
 	}
+	for _, fault := range m.Faults {
+		s.log.Error("entry of the manifest is not used", "err", fault)
+	}
 	shelf := s.shelve(kept)
+	entries := s.labelled(shelf, m.Entries)
 	n := 0
-	for _, e := range m.Entries {
+	for _, e := range entries {
 		if err := s.recoverEntry(e, shelf); err != nil {
-			s.log.Warn("entry is dropped", "key", e.ID[:12], "model", e.Dir, "reason", err)
+			s.log.Warn("entry is dropped", "key", e.Key.ID()[:12], "model", e.Dir, "reason", err)
 			continue
 		}
 		n++
@@ -55,7 +63,7 @@ func (s *Server) Recover(kept []Kept) {
 			s.recoverWatch(name, f)
 			continue
 		}
-		s.drop(name, f, "nothing in the manifest or among the connections goes with it")
+		s.drop(name, f, "no entry and no connection goes with it")
 	}
 	if n > 0 {
 		if m.Uncorrected != nil { // without entries a count says nothing, and could be another GPU's
@@ -64,9 +72,62 @@ func (s *Server) Recover(kept []Kept) {
 		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
 	}
 	s.pin()
-	if len(kept) > 0 || len(m.Entries) > 0 {
-		s.log.Info("recovered", "entries", n, "of", len(m.Entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
+	if len(kept) > 0 || len(entries) > 0 {
+		s.log.Info("recovered", "entries", n, "of", len(entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
 	}
+}
+
+// labelled gives the records of all entries that are known: those of labels on the
+// shelf, with what the manifest adds to them, then the manifest's others.
+func (s *Server) labelled(shelf map[string]*fd.FD, rows []manifest.Entry) []manifest.Entry {
+	byTable := make(map[string]manifest.Entry)
+	for _, row := range rows {
+		byTable[row.Table] = row
+	}
+	var list []manifest.Entry
+	for _, name := range slices.Sorted(maps.Keys(shelf)) {
+		if !strings.HasPrefix(name, tablePrefix) {
+			continue
+		}
+		e, _, err := readTable(shelf[name])
+		if errors.Is(err, manifest.ErrNoLabel) {
+			continue // it may be in the manifest
+		}
+		if err == nil && e.Table != name {
+			err = fmt.Errorf("its label is that of %q", e.Table)
+		}
+		if err != nil {
+			s.log.Warn("label is not used", "name", name, "err", err)
+			continue
+		}
+		if row, ok := byTable[name]; ok && row.ID == e.ID {
+			e.Used, e.Engines, e.Files, e.Pinned = row.Used, row.Engines, row.Files, row.Pinned
+		}
+		delete(byTable, name)
+		list = append(list, e)
+	}
+	for _, row := range rows {
+		if _, left := byTable[row.Table]; left {
+			list = append(list, row)
+		}
+	}
+	return list
+}
+
+// tablePrefix begins the names of tables in the store.
+const tablePrefix = "t-"
+
+// readTable reads a table's file: its label and the encoded table.
+func readTable(f *fd.FD) (manifest.Entry, []byte, error) {
+	b, err := f.ReadSealed(manifest.MaxLabel + 1 + tensor.MaxEncoded)
+	if err != nil {
+		return manifest.Entry{}, nil, err
+	}
+	e, table, err := manifest.DecodeLabel(b)
+	if errors.Is(err, manifest.ErrNoLabel) {
+		return manifest.Entry{}, b, err
+	}
+	return e, table, err
 }
 
 // shelve sorts descriptors by name. Of those that have one name in common none is
@@ -116,7 +177,7 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 		return err
 	}
 	c.Record.Engines = s.alive(e.Engines)
-	if err := s.cache.Adopt(e.Key, c); err != nil {
+	if err := s.cache.Adopt(c); err != nil {
 		for _, name := range names(e) {
 			s.forget(name)
 		}
@@ -150,8 +211,8 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 	if e.Device != s.device(s.configuration()) {
 		return nil, fmt.Errorf("it was made for the device %q", e.Device)
 	}
-	b, err := c.TableFD.ReadSealed(tensor.MaxEncoded)
-	if err != nil {
+	_, b, err := readTable(c.TableFD)
+	if err != nil && !errors.Is(err, manifest.ErrNoLabel) {
 		return nil, err
 	}
 	t, err := tensor.Decode(b)

@@ -239,6 +239,23 @@ func TestRecoverDrops(t *testing.T) {
 			}
 		}
 	}
+	// relabel changes the record in front of the table; without a change it takes the
+	// label away, as tables of wcache before 0.2 had none.
+	relabel := func(change func(*manifest.Entry)) func(*testing.T, *fdStore, *manifest.Entry) {
+		return func(t *testing.T, s *fdStore, _ *manifest.Entry) {
+			i := slices.IndexFunc(s.held, func(k Kept) bool { return strings.HasPrefix(k.Name, "t-") })
+			e, b, err := readTable(s.held[i].FD)
+			do(t, err)
+			if change != nil {
+				change(&e)
+				b, err = manifest.EncodeLabel(e, b)
+				do(t, err)
+			}
+			f, err := fd.Sealed("wcache-table", b)
+			do(t, err)
+			replace(t, s, "t-", f)
+		}
+	}
 	pipe := func(t *testing.T) *fd.FD {
 		var p [2]int
 		do(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
@@ -255,6 +272,8 @@ func TestRecoverDrops(t *testing.T) {
 	}{
 		{"no table", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Table)) },
 			"its descriptors are gone", ""},
+		{"neither table nor manifest", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Table)); e.ID = "" },
+			"no entry and no connection goes with it", ""},
 		{"no segment", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Segments[0].Name)) },
 			"its descriptors are gone", ""},
 		{"neither", func(t *testing.T, s *fdStore, e *manifest.Entry) {
@@ -273,12 +292,16 @@ func TestRecoverDrops(t *testing.T) {
 		{"table that is none", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			replace(t, s, "t-", memory(t, 100, true))
 		}, "entry is dropped", ""},
-		{"table of another", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Tensors++ },
-			"its table is another one's", ""},
-		{"segment of another entry", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Segments[0].Bytes += 4096 },
+		{"table of another", relabel(func(e *manifest.Entry) { e.Tensors++ }), "its table is another one's", ""},
+		{"segment of another entry", relabel(func(e *manifest.Entry) { e.Segments[0].Bytes += 4096 }),
 			"segment 0 has 212992 bytes in the table and 217088 in the manifest", ""},
-		{"another device", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Device = "GPU-1" },
-			`it was made for the device \"GPU-1\"`, ""},
+		{"another device", relabel(func(e *manifest.Entry) { e.Device = "GPU-1" }), `it was made for the device \"GPU-1\"`, ""},
+		{"label of another table", relabel(func(e *manifest.Entry) { e.Table = "t-1" }), `its label is that of \"t-1\"`, "s- t-"},
+		{"no label", relabel(nil), "recovered entries=1 of=1", "s- t-"},
+		{"neither label nor manifest", func(t *testing.T, s *fdStore, e *manifest.Entry) { relabel(nil)(t, s, e); e.ID = "" },
+			"no entry and no connection goes with it", ""},
+		{"a row of another table", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Tensors++; e.Bytes++; e.Device = "GPU-1" },
+			"recovered entries=1 of=1", "s- t-"},
 		{"a name that comes twice", func(t *testing.T, s *fdStore, e *manifest.Entry) {
 			f := memory(t, int(e.Segments[0].Bytes), true)
 			do(t, s.Put(e.Segments[0].Name, f), f.Close())
@@ -286,7 +309,7 @@ func TestRecoverDrops(t *testing.T) {
 		{"a name of nobody", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			f := memory(t, 1, true)
 			do(t, s.Put("x-1", f), f.Close())
-		}, "name=x-1 reason=\"nothing in the manifest", "s- t-"},
+		}, "name=x-1 reason=\"no entry and no connection goes with it", "s- t-"},
 		{"a watch that is no connection", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			f := memory(t, 1, true)
 			do(t, s.Put("w-1", f), f.Close())
@@ -306,9 +329,9 @@ func TestRecoverDrops(t *testing.T) {
 		{"an engine of the same pid", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Engines[0].Start++ },
 			"recovered entries=1", "s- t-"},
 		{"no manifest", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.ID = "" },
-			"nothing in the manifest", ""},
-		{"a broken manifest", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Table = "" },
-			"manifest is not used", ""},
+			"recovered entries=1 of=1", "s- t-"},
+		{"a broken row", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Table = "" },
+			"entry of the manifest is not used", "s- t-"},
 	}
 	request := recorded(t, "0.33.0-get_state-llama-tp1r0")
 	left := newFDStore(t)

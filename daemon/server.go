@@ -24,6 +24,7 @@ import (
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 // Role is what a socket is for.
@@ -64,7 +65,7 @@ type Options struct {
 	Version   string
 	// Configure reads the configuration, at the start and on Reload.
 	Configure func() (config.Config, error)
-	Index     *weights.Index
+	Index     *index.Index
 	IndexPath string // where the index is kept, "": nowhere
 	Manifest  string // path of the manifest, "": none is kept
 	Loader    loader.Options
@@ -98,18 +99,19 @@ type Server struct {
 	dirty   chan struct{} // a token when the manifest has to be written
 	shown   chan struct{} // a token when the status line has to be told
 
-	gpu guard
+	gpu     guard
+	choices choices
+	checks  chan struct{} // a token for each request that looks at files
 
 	choosing sync.Mutex // held while a load is held against the policy, taken before mu
 
 	mu        sync.Mutex
 	config    config.Config
-	configErr error             // why config isn't what the file says
-	saveErr   error             // why the manifest isn't what is held
-	refused   int64             // requests for weights that were answered with a no
-	declined  int64             // loads that were not begun, because that no is a lasting one
-	last      time.Time         // of the last request's end
-	decided   map[string]string // by key ID, what candidates said when the directory was chosen
+	configErr error     // why config isn't what the file says
+	saveErr   error     // why the manifest isn't what is held
+	refused   int64     // requests for weights that were answered with a no
+	declined  int64     // loads that were not begun, because that no is a lasting one
+	last      time.Time // of the last request's end
 	paths     []string
 	gpuState  string          // when last looked at
 	watching  context.Context // done when those that watch have to be told that weights are gone
@@ -127,7 +129,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now(), decided: make(map[string]string)}
+	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -139,7 +141,7 @@ func New(o Options) *Server {
 		s.config = config.Default()
 		s.log.Error("configuration is not used", "err", s.configErr)
 	}
-	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.freshNoted, Changed: s.changed, Store: o.Store})
+	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.fresh, Changed: s.changed, Store: o.Store})
 	s.engines = newEngines(func(pid int) {
 		s.cache.Detach(pid)
 		s.log.Debug("engine ended", "pid", pid)
@@ -174,9 +176,26 @@ func (s *Server) pin() {
 	s.mu.Lock()
 	pins, broken := s.config.Pins, s.configErr != nil
 	s.mu.Unlock()
-	if !broken {
-		s.cache.SetPinned(func(dir string) bool { return resolve.Pinned(pins, dir) })
+	if broken {
+		return
 	}
+	ctx, cancel := context.WithTimeout(s.ctx, checkLimit)
+	defer cancel()
+	real, err := beside(ctx, s.checks, func(context.Context) ([]string, error) { return resolve.RealPins(pins), nil })
+	if err != nil {
+		s.log.Warn("pins are not looked up", "err", err)
+		return
+	}
+	s.setPinned(real)
+}
+
+// setPinned tells the cache which directories are pinned, links followed.
+func (s *Server) setPinned(dirs []string) {
+	pinned := make(map[string]bool)
+	for _, dir := range dirs {
+		pinned[dir] = true
+	}
+	s.cache.SetPinned(pinned)
 }
 
 func (s *Server) applyRoots() {

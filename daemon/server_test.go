@@ -27,7 +27,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/protocol"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 const (
@@ -73,7 +73,7 @@ func start(t *testing.T, change func(*setup)) *instance {
 	s.Config.Assume = []string{config.AssumeRope}
 	s.Config.Workers = 1
 	s.Options = Options{
-		Instance: "host", Device: "host", Version: "test", Index: weights.NewIndex(nil),
+		Instance: "host", Device: "host", Version: "test", Index: index.New(nil),
 		Manifest:  filepath.Join(i.dir, "manifest.toml"),
 		IndexPath: filepath.Join(i.dir, "index.json"),
 		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: os.Stderr},

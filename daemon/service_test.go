@@ -21,7 +21,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 // A broken configuration ends nothing: what is held is served, and who wants more
@@ -151,7 +151,7 @@ func manage(ctx context.Context, socket *net.UnixListener, starts *int) error {
 			return err
 		}
 		s := New(Options{
-			Instance: "host", Device: "host", Index: weights.NewIndex(nil), Activated: true,
+			Instance: "host", Device: "host", Index: index.New(nil), Activated: true,
 			Configure: func() (config.Config, error) {
 				c := config.Default()
 				c.IdleExit = 1

@@ -41,7 +41,7 @@ func (s *Server) status() control.Status {
 		out.Bytes += e.Bytes
 		out.Entries = append(out.Entries, entry(e))
 		if e.NotKept != "" {
-			out.Problems = append(out.Problems, fmt.Sprintf("%.12s would not outlive the daemon: %s", e.ID, e.NotKept))
+			out.Problems = append(out.Problems, fmt.Sprintf("%.12s would not outlive the daemon: %s", e.Key.ID(), e.NotKept))
 		}
 	}
 	return out
@@ -49,7 +49,7 @@ func (s *Server) status() control.Status {
 
 func entry(e cache.Status) control.Entry {
 	out := control.Entry{
-		Key: e.ID, Model: e.Model, State: string(e.State), Loader: e.Loader, Reason: e.Reason, Bytes: e.Bytes,
+		Key: e.Key.ID(), Model: e.Model, Sure: e.Sure, State: string(e.State), Loader: e.Loader, Reason: e.Reason, Bytes: e.Bytes,
 		Tensors: e.Tensors, Pinned: e.Pinned, Engines: []control.Engine{}, Waiting: e.Waiting,
 		Loaded: e.Loaded.UTC(), Used: e.Used.UTC(), LoadSeconds: e.Seconds, Fingerprint: e.Key,
 	}

@@ -69,10 +69,13 @@ func (s *Server) controlError(err error) *control.Error {
 // hint is what to do about an error, "" where only time helps.
 func (s *Server) hint(err error) string {
 	var no *resolve.Refusal
+	var unsure *resolve.Uncertain
 	var differs *Mismatch
 	var inUse *cache.InUse
 	var none *cache.NoEntry
 	var loading *cache.BeingLoaded
+	var stale *cache.Stale
+	var hung *hangs
 	var room *cache.NoRoom
 	var missing *weights.NotFound
 	var failed *loader.Error
@@ -82,6 +85,12 @@ func (s *Server) hint(err error) string {
 	switch {
 	case errors.As(err, &no):
 		return no.Hint
+	case errors.As(err, &unsure):
+		return unsure.Hint
+	case errors.As(err, &stale):
+		return "wait until its files stay as they are"
+	case errors.As(err, &hung):
+		return "see why the file system does not answer; other models are served meanwhile"
 	case errors.As(err, &differs):
 		return `policy is "pinned": evict what is held first`
 	case errors.As(err, &inUse):

@@ -2,18 +2,23 @@
 // SPDX-License-Identifier: MIT
 
 // Package manifest is the record of what an instance holds: which weights, of
-// which files, in which descriptors. It says after a restart what the stored
-// descriptors are, which nothing else can tell, and after a reboot what was here.
+// which files, in which descriptors.
+//
+// The record of an entry is stored with its descriptors, as the [Label] in front of
+// its table: after a restart the store says by itself what it holds. The manifest's
+// file has the same for people, and says after a reboot what was here.
 package manifest
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/BurntSushi/toml"
@@ -29,9 +34,9 @@ const (
 	MaxEntries = 1 << 12
 )
 
-// Schema is the version of the file's form. A file of another version is not
-// read: its entries load again.
-const Schema = 1
+// Schema is the version of the file's form. Files of the versions before are
+// migrated when they are read, see migrate.go.
+const Schema = 2
 
 // Manifest is everything that an instance holds. It is plain data.
 type Manifest struct {
@@ -41,13 +46,17 @@ type Manifest struct {
 	Uncorrected *int64 `toml:"uncorrected_errors,omitempty"`
 
 	Entries []Entry `toml:"entry"`
+
+	// Faults are why entries of the file are not among Entries, an error for each.
+	Faults []error `toml:"-"`
 }
 
 // Entry is one rank of a model in memory.
 type Entry struct {
-	ID       string          `toml:"id"` // fingerprint.Key.ID
+	ID       string          `toml:"id"` // see [ID]
 	Key      fingerprint.Key `toml:"-"`
-	Dir      string          `toml:"dir"`                // the model directory, absolute
+	Dir      string          `toml:"dir"`                // the model directory, absolute, without links
+	Sure     string          `toml:"sure,omitempty"`     // by what the key's directory was certain, as resolve.Sure
 	Revision string          `toml:"revision,omitempty"` // as the engine sent it
 	Device   string          `toml:"device"`             // what the layout was made for
 	Loader   string          `toml:"loader"`
@@ -96,6 +105,14 @@ type Field struct {
 	JSON  string `toml:"json,omitempty"`
 }
 
+// ID names what an entry is: a key, and the directory that answers it. One key may
+// mean several directories, since it covers headers and no data. It has 64
+// hexadecimal digits.
+func ID(key fingerprint.Key, dir string) string {
+	sum := sha256.Sum256([]byte(key.ID() + "\x00" + dir))
+	return hex.EncodeToString(sum[:])
+}
+
 // Path is where the manifest of an instance lies: below $XDG_STATE_HOME, by
 // default ~/.local/state.
 func Path(env func(string) string, instance string) string {
@@ -106,70 +123,11 @@ func Path(env func(string) string, instance string) string {
 	return filepath.Join(home, "wcache", instance, "manifest.toml")
 }
 
-// Load reads a manifest. One that doesn't exist is empty.
-func Load(path string) (*Manifest, error) {
-	st, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return &Manifest{Schema: Schema}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read manifest: %w", err)
-	}
-	if st.Size() > MaxFile {
-		return nil, fmt.Errorf("read manifest: %s: %d bytes are over the limit of %d", path, st.Size(), MaxFile)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read manifest: %w", err)
-	}
-	m, err := Decode(b)
-	if err != nil {
-		return nil, fmt.Errorf("read manifest: %s: %w", path, err)
-	}
-	return m, nil
-}
-
-// Decode reads the text of a manifest.
-func Decode(b []byte) (*Manifest, error) {
-	m := new(Manifest)
-	meta, err := toml.Decode(string(b), m)
-	if err != nil {
-		return nil, fmt.Errorf("decode: %w", err)
-	}
-	if m.Schema != Schema {
-		return nil, fmt.Errorf("decode: schema %d, want %d", m.Schema, Schema)
-	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return nil, fmt.Errorf("decode: unknown key %q", unknown[0])
-	}
-	if len(m.Entries) > MaxEntries {
-		return nil, fmt.Errorf("decode: more than %d entries", MaxEntries)
-	}
-	seen := make(map[string]bool)
-	for i := range m.Entries {
-		e := &m.Entries[i]
-		if e.Key, err = key(e.Fields); err != nil {
-			return nil, fmt.Errorf("decode: entry %q: %w", e.ID, err)
-		}
-		switch {
-		case e.ID != e.Key.ID():
-			return nil, fmt.Errorf("decode: entry %q: is not the id of its key", e.ID)
-		case seen[e.ID]:
-			return nil, fmt.Errorf("decode: entry %q: is there twice", e.ID)
-		case len(e.Segments) == 0 || e.Table == "":
-			return nil, fmt.Errorf("decode: entry %q: names no descriptors", e.ID)
-		}
-		seen[e.ID] = true
-	}
-	return m, nil
-}
-
 // Encode writes the text of a manifest.
 func (m *Manifest) Encode() ([]byte, error) {
-	out := Manifest{Schema: Schema, Uncorrected: m.Uncorrected, Entries: append([]Entry(nil), m.Entries...)}
+	out := Manifest{Schema: Schema, Uncorrected: m.Uncorrected, Entries: slices.Clone(m.Entries)}
 	for i := range out.Entries {
-		var err error
-		if out.Entries[i].Fields, err = fields(out.Entries[i].Key); err != nil {
+		if err := out.Entries[i].prepare(); err != nil {
 			return nil, fmt.Errorf("encode manifest: entry %q: %w", out.Entries[i].ID, err)
 		}
 	}
@@ -199,6 +157,21 @@ func (m *Manifest) Save(path string) error {
 	return nil
 }
 
+// prepare makes an entry fit for a file: its key as fields, and text that comes from
+// elsewhere, such as a process's name, as UTF-8, which TOML wants.
+func (e *Entry) prepare() error {
+	list, err := fields(e.Key)
+	if err != nil {
+		return err
+	}
+	e.Fields = list
+	e.Engines = slices.Clone(e.Engines)
+	for i := range e.Engines {
+		e.Engines[i].Name = strings.ToValidUTF8(e.Engines[i].Name, "\uFFFD")
+	}
+	return nil
+}
+
 func fields(k fingerprint.Key) ([]Field, error) {
 	var list []Field
 	for _, f := range k.Fields() {
@@ -213,22 +186,4 @@ func fields(k fingerprint.Key) ([]Field, error) {
 		list = append(list, field)
 	}
 	return list, nil
-}
-
-func key(list []Field) (fingerprint.Key, error) {
-	var fields []fingerprint.Field
-	for _, f := range list {
-		value := f.Value
-		if f.JSON != "" {
-			// The key's own JSON reader makes tuples of arrays.
-			var one fingerprint.Key
-			text := fmt.Sprintf(`{"value":%s}`, f.JSON)
-			if err := json.Unmarshal([]byte(text), &one); err != nil {
-				return fingerprint.Key{}, err
-			}
-			value, _ = one.Get("value")
-		}
-		fields = append(fields, fingerprint.Field{Name: f.Name, Value: value})
-	}
-	return fingerprint.NewKey(fields)
 }

@@ -32,7 +32,7 @@ func example(t testing.TB) *Manifest {
 	}
 	at := time.Date(2026, 11, 29, 12, 31, 7, 5000, time.UTC)
 	return &Manifest{Schema: Schema, Entries: []Entry{{
-		ID: k.ID(), Key: k, Dir: "/models/llama", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
+		ID: ID(k, "/models/llama"), Key: k, Dir: "/models/llama", Sure: "pin", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
 		Table: "t1", Segments: []Segment{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
 		Loaded: at, Used: at, Seconds: 0.25, Pinned: true,
 		Files:   []File{{Name: "model.safetensors", Stamp: stamp.Stamp{Size: 191976, MTime: at.UnixNano(), CTime: at.UnixNano() + 1, Inode: 42, Device: 65024, Mount: 7}, Used: true}},
@@ -87,19 +87,118 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(b)
-	id := example(t).Entries[0].ID
-	entry := text[strings.Index(text, "[[entry]]"):]
 	tests := []struct{ text, want string }{
-		{"schema = 2\n", "decode: schema 2, want 1"},
+		{"schema = 3\n", "decode: schema 3, want 2 or 1"},
+		{"schema = 2\nnews = 1\n", `decode: unknown key "news"`},
 		{"schema = 1\nnews = 1\n", `decode: unknown key "news"`},
-		{strings.Replace(text, "value = 2", "value = 3", 1), `decode: entry "` + id + `": is not the id of its key`},
-		{text + "\n" + entry, `decode: entry "` + id + `": is there twice`},
-		{strings.Replace(text, `table = "t1"`, `table = ""`, 1), `decode: entry "` + id + `": names no descriptors`},
+		{strings.Replace(text, `sure = "pin"`, `sure = 5`, 1), `decode: toml: line 8 (last key "entry.sure"): incompatible types: TOML value has type int64; destination has type string`},
 	}
 	for _, tt := range tests {
 		_, err := Decode([]byte(tt.text))
 		if err == nil || err.Error() != tt.want {
 			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+}
+
+// One bad row costs that row.
+func TestFaults(t *testing.T) {
+	m := example(t)
+	second := m.Entries[0]
+	second.Dir = "/models/other"
+	second.ID = ID(second.Key, second.Dir)
+	id := m.Entries[0].ID
+	m.Entries = append(m.Entries, second)
+	b, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	for _, c := range []struct{ text, want string }{
+		{strings.Replace(text, "value = 2", "value = 3", 1), `decode: entry "` + id + `": is not the id of its key and directory`},
+		{strings.Replace(text, `"/models/llama"`, `"/models/mistral"`, 1), `decode: entry "` + id + `": is not the id of its key and directory`},
+		{strings.Replace(text, `table = "t1"`, `table = ""`, 1), `decode: entry "` + id + `": names no descriptors`},
+	} {
+		got, err := Decode([]byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Faults) != 1 || got.Faults[0].Error() != c.want {
+			t.Errorf("got %v, want %s", got.Faults, c.want)
+		}
+		got.Faults = nil
+		equal(t, &Manifest{Schema: Schema, Entries: []Entry{second}}, got)
+	}
+	m.Entries = append(m.Entries, second)
+	if b, err = m.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(b)
+	if want := `decode: entry "` + second.ID + `": is there twice`; err != nil || len(got.Entries) != 2 || len(got.Faults) != 1 || got.Faults[0].Error() != want {
+		t.Errorf("got %d entries, %v and %v, want %s", len(got.Entries), got.Faults, err, want)
+	}
+}
+
+// A process may call itself anything.
+func TestForeignNames(t *testing.T) {
+	m := example(t)
+	m.Entries[0].Engines[0].Name = "Gr\xc3\xb6\xc3 \x1b[31m\n\x00"
+	b, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Entries[0].Engines[0].Name = "Gr\xc3\xb6\uFFFD \x1b[31m\n\x00"
+	equal(t, m, got)
+}
+
+// Files of every version before are read.
+func TestMigrate(t *testing.T) {
+	got, err := Load("testdata/schema1.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := example(t)
+	e := &want.Entries[0]
+	e.Sure = ""
+	e.Files[0].Stamp = stamp.Stamp{Size: e.Files[0].Stamp.Size, MTime: e.Files[0].Stamp.MTime, Inode: e.Files[0].Stamp.Inode}
+	equal(t, want, got)
+}
+
+func TestLabel(t *testing.T) {
+	want := example(t)
+	table := []byte("a table\x00 of any bytes")
+	b, err := EncodeLabel(want.Entries[0], table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, rest, err := DecodeLabel(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, want, &Manifest{Schema: Schema, Entries: []Entry{e}})
+	if string(rest) != string(table) {
+		t.Errorf("got the table %q", rest)
+	}
+	bad := want.Entries[0]
+	bad.Dir = "/models/\xff"
+	bad.ID = ID(bad.Key, bad.Dir)
+	if _, err := EncodeLabel(bad, table); err == nil {
+		t.Error("a label was made that can't be read")
+	}
+	for text, want := range map[string]string{
+		"":                      "decode label: there is none",
+		"\x00":                  "decode label: there is none",
+		`{"tensors":[]}`:        "decode label: there is none",
+		"# no end":              "decode label: there is none",
+		"# x\n\x00":             "decode label: decode: schema 0, want 2 or 1",
+		"#\nschema = 2\n\x00{}": "decode label: it is of 0 entries",
+	} {
+		if _, _, err := DecodeLabel([]byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
 }
@@ -123,10 +222,19 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add([]byte("schema = 1\n[[entry]]\n"))
+	f.Add([]byte("schema = 2\n[[entry]]\n"))
+	label, err := EncodeLabel(example(f).Entries[0], []byte("table"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(label)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Decode(b)
 		if (err == nil) == (m == nil) {
 			t.Fatal("either a value or an error")
+		}
+		if e, _, err := DecodeLabel(b); err == nil && e.ID != ID(e.Key, e.Dir) {
+			t.Fatal("a label of another entry")
 		}
 	})
 }

@@ -58,5 +58,5 @@ func unsupported(err error) error {
 	if errors.As(err, &no) {
 		return &Refusal{Field: no.Field, Reason: no.Reason, Hint: "start the engine without --load-format ipc_cache: its own loader has to load this"}
 	}
-	return unusable(err)
+	return lasting(err)
 }

@@ -7,13 +7,8 @@
 package resolve
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"slices"
-	"strings"
 
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/layout"
@@ -30,50 +25,50 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return fmt.Sprintf("resolve %s: %s", r.Field, r.Reason) }
 
+// Uncertain is the error where it can't be told now which directory a key means,
+// and asking again may help: a root is still being searched, or a file is being
+// written.
+type Uncertain struct {
+	Reason string
+	Hint   string
+}
+
+func (u *Uncertain) Error() string { return "resolve checkpoint: " + u.Reason }
+
 // Options say where to look and what is allowed.
 type Options struct {
-	Index  *weights.Index      // the model directories that are known
+	Index  Index               // the model directories that are known
+	Roots  []string            // searched for model ids, beside the Hugging Face caches of Env
 	Env    func(string) string // leads to the Hugging Face cache; nil: an empty environment
 	Pins   []string            // model directories that are meant where several fit
+	Strict bool                // that no other directory is known doesn't make one certain
 	Assume []string            // config.Assume
 	CUDA   bool                // engines run on an NVIDIA GPU
 }
 
-// Target is what to load for a key.
+// Target is what a key means.
 type Target struct {
 	Dir    *weights.Dir
 	Plan   *layout.Plan
 	Loader string // "native"
 	Reason string // why this loader
-	Pinned bool
 }
 
-// Resolve finds the directory that a key means and plans its rank. The error is
-// a [*Refusal] where asking again is of no use. It reads headers and, where two
-// directories have equal headers, compares their data; it stops early when ctx
-// is done.
-func Resolve(ctx context.Context, o Options, key fingerprint.Key) (*Target, error) {
-	dir, err := Directory(ctx, o, key)
+// Plan opens the directory that was chosen for a key, makes sure that it is what the
+// key says, and plans its load. Errors that last are [*Refusal]s.
+func Plan(o Options, key fingerprint.Key, path string) (*Target, error) {
+	dir, err := weights.Open(path)
 	if err != nil {
-		return nil, err
-	}
-	return Plan(o, key, dir)
-}
-
-// Directory is Resolve without the plan.
-func Directory(ctx context.Context, o Options, key fingerprint.Key) (*weights.Dir, error) {
-	dir, err := find(ctx, o, key)
-	if err != nil {
-		return nil, err
+		return nil, lasting(err)
 	}
 	if err := match(key, dir); err != nil {
 		return nil, err
 	}
-	return dir, nil
+	return PlanDir(o, key, dir)
 }
 
-// Plan chooses the loader for a key whose directory is known, and plans.
-func Plan(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) {
+// PlanDir plans the load of a directory, without asking whether it is the key's.
+func PlanDir(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) {
 	opt, err := native(key, o.Assume)
 	if err != nil {
 		return nil, err
@@ -84,81 +79,28 @@ func Plan(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) {
 		return nil, unsupported(err)
 	}
 	return &Target{
-		Dir: dir, Plan: plan, Loader: "native", Pinned: Pinned(o.Pins, dir.Path),
+		Dir: dir, Plan: plan, Loader: "native",
 		Reason: fmt.Sprintf("%s in %s is built as vLLM %s does", key.Str("model_arch"), key.Str("dtype"), opt.Release),
 	}, nil
 }
 
-// find gives the one directory that a key means.
-func find(ctx context.Context, o Options, key fingerprint.Key) (*weights.Dir, error) {
-	name := key.Str("checkpoint")
-	if !isHash(name) {
-		return locate(o, key, name)
-	}
-	paths, err := o.Index.Lookup(name)
-	if err != nil {
-		return nil, fmt.Errorf("look up checkpoint %q: %w", name, err)
-	}
-	if len(paths) == 0 {
-		return nil, unknown(o, name)
-	}
-	var dirs []*weights.Dir
-	var no error
-	for _, p := range paths {
-		d, err := weights.Open(p)
-		if err == nil {
-			err = match(key, d)
-		} else {
-			err = unusable(err)
-		}
-		if err != nil {
-			no = errors.Join(no, err)
-			continue
-		}
-		dirs = append(dirs, d)
-	}
-	if len(dirs) == 0 {
-		return nil, only(no)
-	}
-	return one(ctx, o, dirs)
-}
-
-// one chooses among directories that fit a key alike: the pinned one, else any
-// if all hold the same data.
-func one(ctx context.Context, o Options, dirs []*weights.Dir) (*weights.Dir, error) {
-	chosen := slices.DeleteFunc(slices.Clone(dirs), func(d *weights.Dir) bool { return !Pinned(o.Pins, d.Path) })
-	if len(chosen) == 0 {
-		chosen = dirs
-	}
-	for _, d := range chosen[1:] {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("compare model directories: %w", err)
-		}
-		same, err := weights.SameContent(chosen[0], d)
-		if err != nil {
-			return nil, fmt.Errorf("compare model directories: %w", err)
-		}
-		if !same {
-			var list []string
-			for _, d := range chosen {
-				list = append(list, d.Path)
-			}
-			return nil, &Refusal{
-				Field:  "checkpoint",
-				Reason: fmt.Sprintf("%d model directories have the same headers and different weights: %s", len(chosen), strings.Join(list, ", ")),
-				Hint:   fmt.Sprintf("name the one that is meant in wcache.toml, such as: pins = [%q]", list[0]),
-			}
-		}
-	}
-	return chosen[0], nil
-}
-
-// match compares what can be computed of a directory with the key. A dtype that
-// differs says nothing about the directory: it is an option of the engine, and
-// the plan casts or refuses.
+// match reports as a [*Refusal] the first field in which a key certainly isn't a
+// directory's, as an [*unknown] one that can't be computed. An engine's dtype is an
+// option, and says nothing of the directory.
 func match(key fingerprint.Key, d *weights.Dir) error {
+	var open error
 	for _, diff := range fingerprint.Explain(key, d) {
-		if diff.Field != "dtype" {
+		switch {
+		case diff.Field == "dtype":
+		case diff.Blame == fingerprint.Unknown:
+			if open == nil {
+				open = &unknown{&Refusal{
+					Field:  diff.Field,
+					Reason: fmt.Sprintf("the engine has %v, and what %s gives can't be computed: %s", diff.Engine, d.Path, diff.Why),
+					Hint:   fmt.Sprintf("wcache explain %s shows every field", d.Path),
+				}}
+			}
+		default:
 			return &Refusal{
 				Field:  diff.Field,
 				Reason: fmt.Sprintf("the engine has %v, %s gives %v: %s", diff.Engine, d.Path, diff.Computed, diff.Why),
@@ -166,49 +108,16 @@ func match(key fingerprint.Key, d *weights.Dir) error {
 			}
 		}
 	}
-	return nil
+	return open
 }
 
-func locate(o Options, key fingerprint.Key, name string) (*weights.Dir, error) {
-	env := o.Env
-	if env == nil {
-		env = func(string) string { return "" }
-	}
-	path, _, err := weights.Locate(name, key.Str("revision"), env)
-	if err != nil {
-		return nil, unusable(err)
-	}
-	d, err := weights.Open(path)
-	if err != nil {
-		return nil, unusable(err)
-	}
-	return d, nil
-}
+// unknown is a refusal because of what can't be computed: it excludes no candidate.
+type unknown struct{ error }
 
-func unknown(o Options, hash string) error {
-	r := &Refusal{
-		Field:  "checkpoint",
-		Reason: fmt.Sprintf("no model directory with the checkpoint hash %s is known", hash),
-		Hint:   "add its folder to roots in wcache.toml, or run: wcache warm DIR",
-	}
-	problems := slices.DeleteFunc(o.Index.Problems(), func(err error) bool { return o.isMissingHub(err) })
-	if len(problems) > 0 {
-		r.Reason += fmt.Sprintf("; %d directories could not be read, the first: %v", len(problems), problems[0])
-	}
-	return r
-}
+func (u *unknown) Unwrap() error { return u.error }
 
-// isMissingHub reports whether a problem is only that this user has no Hugging
-// Face cache, which is looked through without anybody having asked for it.
-func (o Options) isMissingHub(err error) bool {
-	if o.Env == nil || !errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	return slices.ContainsFunc(weights.HubCaches(o.Env), func(hub string) bool { return strings.Contains(err.Error(), hub) })
-}
-
-// unusable makes a Refusal of errors that stay until somebody acts.
-func unusable(err error) error {
+// lasting makes a refusal of what is wrong with a directory.
+func lasting(err error) error {
 	var missing *weights.NotFound
 	if errors.As(err, &missing) {
 		return &Refusal{Field: "checkpoint", Reason: missing.Error(), Hint: "download it, or give the engine the model's directory"}
@@ -218,50 +127,4 @@ func unusable(err error) error {
 		return &Refusal{Field: "checkpoint", Reason: bad.Error()}
 	}
 	return err
-}
-
-// only reduces joined errors to the single one there is, if so: callers look at
-// its type.
-func only(err error) error {
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		list := many.Unwrap()
-		if len(list) == 1 {
-			return list[0]
-		}
-		r := &Refusal{Field: "checkpoint", Reason: fmt.Sprintf("%d model directories have these headers and none fits", len(list))}
-		for _, e := range list {
-			var one *Refusal
-			if !errors.As(e, &one) {
-				return err
-			}
-			r.Field, r.Hint = one.Field, one.Hint
-			r.Reason += "; " + one.Reason
-		}
-		return r
-	}
-	return err
-}
-
-// Pinned reports whether a directory is one of those that are pinned.
-func Pinned(pins []string, dir string) bool {
-	return slices.ContainsFunc(pins, func(p string) bool { return SameDir(p, dir) })
-}
-
-// SameDir reports whether two paths lead to one directory.
-func SameDir(a, b string) bool {
-	if a == b {
-		return true
-	}
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
-// isHash reports whether a checkpoint is a hash of headers: md5, or sha256 on a
-// FIPS machine, in lower-case hex.
-func isHash(s string) bool {
-	return (len(s) == 32 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }

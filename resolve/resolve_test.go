@@ -16,12 +16,23 @@ import (
 
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/internal/testmain"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 func TestMain(m *testing.M) { testmain.Run(m) }
 
 // recorded is the key of a recorded layout.
+// resolved chooses a directory for a key and plans it.
+func resolved(t *testing.T, o Options, key fingerprint.Key) (*Target, error) {
+	t.Helper()
+	choice, err := Choose(t.Context(), o, key, nil)
+	if err != nil {
+		return nil, err
+	}
+	target, err := Plan(o, key, choice.Dir)
+	return target, choice.Blame(err)
+}
+
 func recorded(t *testing.T, name string) fingerprint.Key {
 	t.Helper()
 	b, err := os.ReadFile("../testdata/layouts/" + name + ".json")
@@ -88,12 +99,12 @@ func retouch(t *testing.T, path string) {
 func TestResolve(t *testing.T) {
 	root := t.TempDir()
 	llama := model(t, root, "llama", "llama")
-	target, err := Resolve(t.Context(), Options{Index: weights.NewIndex([]string{root})}, recorded(t, "llama-tp2r1"))
+	target, err := resolved(t, Options{Index: index.New([]string{root})}, recorded(t, "llama-tp2r1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := []any{target.Dir.Path, target.Loader, target.Reason, target.Pinned, target.Plan.Table.Bytes()}
-	want := []any{llama, "native", "LlamaForCausalLM in torch.bfloat16 is built as vLLM 0.33.0 does", false, int64(105120)}
+	got := []any{target.Dir.Path, target.Loader, target.Reason, target.Plan.Table.Bytes()}
+	want := []any{llama, "native", "LlamaForCausalLM in torch.bfloat16 is built as vLLM 0.33.0 does", int64(105120)}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -105,21 +116,21 @@ func TestSameHeaders(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
 	key := recorded(t, "llama-tp1r0")
-	o := Options{Index: weights.NewIndex([]string{root})}
-	target, err := Resolve(t.Context(), o, key)
+	o := Options{Index: index.New([]string{root})}
+	target, err := resolved(t, o, key)
 	if err != nil || target.Dir.Path != a {
 		t.Fatalf("equal copies: got %v, %v, want either", target, err)
 	}
 	retouch(t, filepath.Join(b, "model-00003-of-00004.safetensors"))
-	_, err = Resolve(t.Context(), o, key)
+	_, err = resolved(t, o, key)
 	wantRefusal(t, err, &Refusal{
 		Field:  "checkpoint",
 		Reason: "2 model directories have the same headers and different weights: " + a + ", " + b,
-		Hint:   `name the one that is meant in wcache.toml, such as: pins = ["` + a + `"]`,
+		Hint:   "start the engine as: vllm serve " + a + `; or name the one that is meant in wcache.toml: pins = ["` + a + `"]`,
 	})
 	o.Pins = []string{b}
-	target, err = Resolve(t.Context(), o, key)
-	if err != nil || target.Dir.Path != b || !target.Pinned {
+	target, err = resolved(t, o, key)
+	if err != nil || target.Dir.Path != b {
 		t.Fatalf("with a pin: got %v, %v, want %s", target, err, b)
 	}
 }
@@ -131,9 +142,9 @@ func TestSameHeadersOfOtherModels(t *testing.T) {
 	for _, name := range []string{"mistral", "v4cfg_default", "rope_linear", "v4cfg_llama3"} {
 		model(t, root, name, name)
 	}
-	o := Options{Index: weights.NewIndex([]string{root})}
+	o := Options{Index: index.New([]string{root})}
 	for _, name := range []string{"mistral", "rope_linear", "v4cfg_llama3"} {
-		target, err := Resolve(t.Context(), o, recorded(t, name+"-tp1r0"))
+		target, err := resolved(t, o, recorded(t, name+"-tp1r0"))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -157,7 +168,7 @@ func TestDTypeTellsNoDirectories(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b, "config.json"), []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Resolve(t.Context(), Options{Index: weights.NewIndex([]string{root})}, recorded(t, "llama_bf16_as_f16-tp1r0"))
+	_, err = resolved(t, Options{Index: index.New([]string{root})}, recorded(t, "llama_bf16_as_f16-tp1r0"))
 	var no *Refusal
 	if !errors.As(err, &no) || !strings.Contains(no.Reason, a+", "+b) {
 		t.Errorf("got %v, want a refusal that names both", err)
@@ -169,7 +180,7 @@ func TestRefusals(t *testing.T) {
 	llama := model(t, root, "llama", "llama")
 	gemma := model(t, root, "gemma2", "gemma2")
 	fp8 := model(t, root, "fp8_block", "fp8_block")
-	o := Options{Index: weights.NewIndex([]string{root}), Env: func(n string) string { return map[string]string{"HF_HOME": root}[n] }}
+	o := Options{Index: index.New([]string{root}), Env: func(n string) string { return map[string]string{"HF_HOME": root}[n] }}
 	key := recorded(t, "llama-tp1r0")
 	tests := []struct {
 		name  string
@@ -193,7 +204,7 @@ func TestRefusals(t *testing.T) {
 	}
 	_, _ = gemma, fp8
 	for _, tt := range tests {
-		_, err := Resolve(t.Context(), o, tt.key)
+		_, err := resolved(t, o, tt.key)
 		var no *Refusal
 		if !errors.As(err, &no) || no.Field != tt.field || !strings.Contains(no.Reason, tt.has) {
 			t.Errorf("%s: got %v, want a refusal of %s with %q", tt.name, err, tt.field, tt.has)
@@ -206,16 +217,16 @@ func TestRefusals(t *testing.T) {
 func TestFieldsOfRelease(t *testing.T) {
 	root := t.TempDir()
 	model(t, root, "llama", "llama")
-	o := Options{Index: weights.NewIndex([]string{root})}
+	o := Options{Index: index.New([]string{root})}
 	key := recorded(t, "llama-tp1r0")
 	more, err := fingerprint.NewKey(append(key.Fields(), fingerprint.Field{Name: "lora_backend", Value: "auto"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Resolve(t.Context(), o, more)
+	_, err = resolved(t, o, more)
 	wantRefusal(t, err, &Refusal{Field: "lora_backend", Reason: "a key of vLLM 0.33.0 hasn't got it: what it means for the weights is not known", Hint: odd})
 	less := with(t, key, func(f fingerprint.Field) (fingerprint.Field, bool) { return f, f.Name != "moe_backend" })
-	_, err = Resolve(t.Context(), o, less)
+	_, err = resolved(t, o, less)
 	wantRefusal(t, err, &Refusal{Field: "moe_backend", Reason: "a key of vLLM 0.33.0 has it, and this one hasn't", Hint: odd})
 }
 
@@ -230,15 +241,15 @@ func TestAssume(t *testing.T) {
 		names, _ := fingerprint.FieldNames("0.32.0")
 		return f, slices.Contains(names, f.Name)
 	})
-	o := Options{Index: weights.NewIndex([]string{root})}
-	_, err := Resolve(t.Context(), o, old)
+	o := Options{Index: index.New([]string{root})}
+	_, err := resolved(t, o, old)
 	wantRefusal(t, err, &Refusal{
 		Field:  "vllm_version",
 		Reason: "vLLM 0.32.0 does not say whether the engine overrides the model's rope parameters",
 		Hint:   `if no engine here is started with --hf-overrides, set assume = ["rope"] in wcache.toml`,
 	})
 	o.Assume = []string{"rope"}
-	if _, err := Resolve(t.Context(), o, old); err != nil {
+	if _, err := resolved(t, o, old); err != nil {
 		t.Error(err)
 	}
 }

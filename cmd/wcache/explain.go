@@ -160,7 +160,7 @@ func (a *app) explainDir(name string, o fingerprint.Options) error {
 
 // plan tells how a key would be loaded, or why not.
 func plan(key fingerprint.Key, dir *weights.Dir) (loader, refusal string) {
-	target, err := resolve.Plan(resolve.Options{Assume: []string{config.AssumeRope}}, key, dir)
+	target, err := resolve.PlanDir(resolve.Options{Assume: []string{config.AssumeRope}}, key, dir)
 	var no *resolve.Refusal
 	switch {
 	case errors.As(err, &no):

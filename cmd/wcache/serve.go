@@ -21,7 +21,7 @@ import (
 	"github.com/wcache/wcache/daemon"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 const serveHelp = `Answer engines: run by systemd, which passes the sockets, or with --listen.
@@ -99,7 +99,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer in.release()
-	index, indexPath, manifestPath := weights.NewIndex(nil), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
+	index, indexPath, manifestPath := index.New(nil), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
 	if err := index.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
 	}

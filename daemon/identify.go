@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/resolve"
+)
+
+// maxChoices is more than the keys that a GPU has room for. What is forgotten is
+// chosen again.
+const maxChoices = 1000
+
+// choices remembers which directory a key was found to mean. Safe for concurrent use.
+type choices struct {
+	mu    sync.Mutex
+	byKey map[string]resolve.Choice // by key ID
+}
+
+func (c *choices) get(key fingerprint.Key) (resolve.Choice, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	choice, ok := c.byKey[key.ID()]
+	return choice, ok
+}
+
+func (c *choices) put(key fingerprint.Key, choice resolve.Choice) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byKey == nil || len(c.byKey) >= maxChoices {
+		c.byKey = make(map[string]resolve.Choice)
+	}
+	c.byKey[key.ID()] = choice
+}
+
+// identify finds the one directory that an engine's key means, by what the engine's
+// process says of itself, and where it says nothing by the key, the configuration and
+// the index. It looks at what can be told in a moment first: the answer of last time.
+func (s *Server) identify(ctx context.Context, key fingerprint.Key, p peer) (resolve.Choice, error) {
+	c := s.configuration()
+	limit := time.Duration(c.LoadTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
+	defer cancel()
+	return beside(ctx, s.checks, func(ctx context.Context) (resolve.Choice, error) {
+		o := s.resolving(c)
+		started, err := s.started(p, key)
+		if err != nil {
+			return resolve.Choice{}, err
+		}
+		if started == nil {
+			if choice, ok := s.choices.get(key); ok && choice.Still(o) {
+				return choice, nil
+			}
+		}
+		choice, err := resolve.Choose(ctx, o, key, started)
+		if err == nil && started == nil {
+			s.choices.put(key, choice)
+		}
+		return choice, err
+	})
+}
+
+func (s *Server) resolving(c config.Config) resolve.Options {
+	return resolve.Options{
+		Index: s.o.Index, Roots: c.Roots, Env: s.o.Env, Pins: c.Pins, Strict: c.Identify == config.IdentifyStrict,
+		Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD,
+	}
+}

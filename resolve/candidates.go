@@ -1,0 +1,288 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
+)
+
+// chooser chooses among the directories of one checkpoint hash.
+type chooser struct {
+	ctx    context.Context
+	o      Options
+	key    fingerprint.Key
+	answer index.Answer
+	basis  basis
+
+	dirs     []string // candidates, without links
+	open     map[string]*weights.Dir
+	unsure   []error // of directories that may be candidates
+	excluded []error // why others are none
+}
+
+func (c *chooser) choose() (Choice, error) {
+	c.basis.pins = RealPins(c.o.Pins)
+	c.open = make(map[string]*weights.Dir)
+	for _, u := range c.answer.Unsure {
+		c.unsure = append(c.unsure, fmt.Errorf("%s: %w", u.Path, u.Err))
+	}
+	for _, path := range c.answer.Dirs {
+		dir, err := real(path)
+		if err != nil {
+			c.unsure = append(c.unsure, err)
+			continue
+		}
+		if !slices.Contains(c.dirs, dir) {
+			c.dirs = append(c.dirs, dir)
+		}
+	}
+	slices.Sort(c.dirs)
+	if len(c.dirs) == 0 && len(c.unsure) == 0 {
+		return Choice{}, c.none()
+	}
+	if err := c.revision(); err != nil {
+		return Choice{}, err
+	}
+	if by, narrowed := c.narrow(); narrowed {
+		return c.equal(by)
+	}
+	if len(c.dirs) > 1 {
+		c.exclude()
+	}
+	switch {
+	case len(c.dirs) == 0 && len(c.unsure) == 0:
+		return Choice{}, c.noneFits()
+	case len(c.unsure) > 0:
+		return Choice{}, c.uncertain(fmt.Sprintf("a directory that may be meant can't be read now: %v", c.unsure[0]), true)
+	}
+	for _, r := range c.answer.Roots {
+		if !r.Whole() {
+			return Choice{}, c.uncertain(fmt.Sprintf("root %s is not searched whole: %s", r.Path, r.Reason()), r.Passing())
+		}
+	}
+	by := ByOnly
+	if len(c.dirs) > 1 {
+		by = ByContent
+	}
+	choice, err := c.equal(by)
+	if err == nil && c.o.Strict {
+		return Choice{}, c.uncertain(`identify = "strict" wants the engine, a revision or a pin to say which directory is meant`, false)
+	}
+	return choice, err
+}
+
+// narrow keeps of the candidates those that the key's revision or a pin names.
+func (c *chooser) narrow() (Sure, bool) {
+	if c.key.Str("revision") != "" && slices.ContainsFunc(c.dirs, isSnapshot) {
+		c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !isSnapshot(d) })
+		return ByRevision, true
+	}
+	pinned := slices.DeleteFunc(slices.Clone(c.dirs), func(d string) bool { return !slices.Contains(c.basis.pins, d) })
+	if len(pinned) > 0 {
+		c.dirs = pinned
+		return ByPin, true
+	}
+	return "", false
+}
+
+// revision drops snapshots of Hugging Face caches that are of another revision than
+// the key's, where the key names one.
+func (c *chooser) revision() error {
+	want := c.key.Str("revision")
+	if want == "" {
+		return nil
+	}
+	var of []string
+	keep := func(dir string) bool {
+		if !isSnapshot(dir) {
+			return true
+		}
+		commit := want
+		if !commitName.MatchString(want) {
+			ref := filepath.Join(filepath.Dir(filepath.Dir(dir)), "refs", want)
+			if !filepath.IsLocal(want) {
+				return false
+			}
+			commit = readRef(ref)
+			c.basis.refs = append(c.basis.refs, ref, commit)
+		}
+		of = append(of, fmt.Sprintf("%s is not revision %q", dir, want))
+		return commit == filepath.Base(dir)
+	}
+	before := len(c.dirs)
+	c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !keep(d) })
+	if len(c.dirs) == 0 && before > 0 && len(c.unsure) == 0 {
+		return &Refusal{
+			Field:  "revision",
+			Reason: strings.Join(of, "; "),
+			Hint:   "fetch that revision into a folder that is below roots in wcache.toml",
+		}
+	}
+	return nil
+}
+
+var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// isSnapshot reports whether a directory is one of a Hugging Face cache:
+// models--OWNER--NAME/snapshots/COMMIT.
+func isSnapshot(dir string) bool {
+	parent := filepath.Dir(dir)
+	return commitName.MatchString(filepath.Base(dir)) && filepath.Base(parent) == "snapshots" &&
+		strings.HasPrefix(filepath.Base(filepath.Dir(parent)), "models--")
+}
+
+// readRef gives the commit that a branch or tag leads to, "" where that isn't
+// recorded.
+func readRef(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// refsAre reports whether refs hold what they held: pairs of path and commit.
+func refsAre(refs []string) bool {
+	for i := 0; i+1 < len(refs); i += 2 {
+		if readRef(refs[i]) != refs[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+// exclude drops candidates that the key certainly doesn't mean: another
+// architecture, quantization or rope parameters. What can't be read excludes nothing.
+func (c *chooser) exclude() {
+	var left []string
+	for _, path := range c.dirs {
+		d, err := weights.Open(path)
+		if err != nil {
+			c.unsure = append(c.unsure, err)
+			continue
+		}
+		c.basis.others = append(c.basis.others, d.Record())
+		var open *unknown
+		switch err := match(c.key, d); {
+		case err == nil:
+			c.open[path] = d
+			left = append(left, path)
+		case errors.As(err, &open):
+			c.unsure = append(c.unsure, err)
+		default:
+			c.excluded = append(c.excluded, err)
+		}
+	}
+	c.dirs = left
+}
+
+// equal gives the first candidate if all of them hold the same.
+func (c *chooser) equal(by Sure) (Choice, error) {
+	var first *weights.Dir
+	for _, path := range c.dirs {
+		if len(c.dirs) == 1 {
+			break
+		}
+		d := c.open[path]
+		if d == nil {
+			var err error
+			if d, err = weights.Open(path); err != nil {
+				return Choice{}, lasting(err)
+			}
+			c.basis.others = append(c.basis.others, d.Record())
+		}
+		if first == nil {
+			first = d
+			continue
+		}
+		if err := c.ctx.Err(); err != nil {
+			return Choice{}, fmt.Errorf("compare model directories: %w", err)
+		}
+		same, err := weights.SameContent(first, d)
+		if err != nil {
+			return Choice{}, fmt.Errorf("compare model directories: %w", err)
+		}
+		if !same {
+			return Choice{}, &Refusal{
+				Field:  "checkpoint",
+				Reason: fmt.Sprintf("%d model directories have the same headers and different weights: %s", len(c.dirs), strings.Join(c.dirs, ", ")),
+				Hint:   settle(c.dirs),
+			}
+		}
+	}
+	return Choice{Dir: c.dirs[0], Sure: by}, nil
+}
+
+// settle are the lines that make a directory certain.
+func settle(dirs []string) string {
+	dir := "DIR"
+	if len(dirs) > 0 {
+		dir = dirs[0]
+	}
+	return fmt.Sprintf("start the engine as: vllm serve %s; or name the one that is meant in wcache.toml: pins = [%q]", dir, dir)
+}
+
+// uncertain words why no directory is certain.
+func (c *chooser) uncertain(reason string, passing bool) error {
+	switch len(c.dirs) {
+	case 0:
+		reason = "no model directory is certain to be meant: " + reason
+	case 1:
+		reason = fmt.Sprintf("it is not certain that %s is meant: %s", c.dirs[0], reason)
+	default:
+		reason = fmt.Sprintf("it is not certain which directory is meant (%s): %s", strings.Join(c.dirs, ", "), reason)
+	}
+	if passing {
+		return &Uncertain{Reason: reason, Hint: settle(c.dirs)}
+	}
+	return &Refusal{Field: "checkpoint", Reason: reason, Hint: settle(c.dirs)}
+}
+
+// none is the refusal of a hash that no directory is known to have.
+func (c *chooser) none() error {
+	reason := fmt.Sprintf("no model directory with the checkpoint hash %s is known", c.key.Str("checkpoint"))
+	hint := "add its folder to roots in wcache.toml, or run: wcache warm DIR"
+	var partly []string
+	passing := false
+	for _, r := range c.answer.Roots {
+		if !r.Whole() {
+			partly = append(partly, fmt.Sprintf("root %s is not searched whole: %s", r.Path, r.Reason()))
+			passing = passing || r.Passing()
+		}
+	}
+	if len(partly) > 0 {
+		reason += "; " + strings.Join(partly, "; ")
+	}
+	if passing {
+		return &Uncertain{Reason: reason, Hint: hint}
+	}
+	return &Refusal{Field: "checkpoint", Reason: reason, Hint: hint}
+}
+
+// noneFits is the refusal of a hash whose directories are all excluded.
+func (c *chooser) noneFits() error {
+	if len(c.excluded) == 1 {
+		return c.excluded[0]
+	}
+	r := &Refusal{Field: "checkpoint", Reason: fmt.Sprintf("%d model directories have these headers and none fits", len(c.excluded))}
+	for _, err := range c.excluded {
+		var one *Refusal
+		if errors.As(err, &one) {
+			r.Field, r.Hint = one.Field, one.Hint
+			r.Reason += "; " + one.Reason
+		}
+	}
+	return r
+}

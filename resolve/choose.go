@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
+)
+
+// Sure is by what it is certain which directory a key means. A key with a checkpoint
+// hash covers headers and no data, so that several directories may fit it.
+type Sure string
+
+// What makes a directory certain, the surest first.
+const (
+	ByEngine   Sure = "engine"   // the engine was started with it
+	ByName     Sure = "name"     // the key names it, or a model id that leads to it
+	ByRevision Sure = "revision" // it is the snapshot of the key's revision
+	ByPin      Sure = "pin"      // it is pinned
+	ByContent  Sure = "content"  // all directories that are known to fit hold the same
+	ByOnly     Sure = "only"     // no other is known, and every root was searched whole
+)
+
+// Text says the same for people.
+func (s Sure) Text() string {
+	switch s {
+	case ByEngine:
+		return "the engine was started with it"
+	case ByName:
+		return "the engine's key names it"
+	case ByRevision:
+		return "it is the snapshot of the engine's revision"
+	case ByPin:
+		return "it is pinned"
+	case ByContent:
+		return "all directories that fit hold the same"
+	case ByOnly:
+		return "no other directory that fits is known"
+	}
+	return string(s)
+}
+
+// Index finds model directories by checkpoint hash, as [index.Index] does.
+type Index interface {
+	Lookup(ctx context.Context, hash string) (index.Answer, error)
+	Current(hash string, version uint64) bool
+}
+
+// Started is the model that an engine was started with, as its process says.
+type Started struct {
+	Name string // as given there
+	Dir  string // the path by which this process reaches it
+	By   string // the process, for people
+}
+
+// Choice is the directory that a key means.
+type Choice struct {
+	Dir  string // absolute, without links
+	Sure Sure
+
+	started *Started
+	basis   basis
+}
+
+// basis is what a choice rests on where no engine said its model.
+type basis struct {
+	hash    string // "": nothing
+	version uint64 // of the index's answer
+	pins    []string
+	refs    []string         // of hub caches, with what they held
+	others  []weights.Record // directories that were compared, and must stay what they were
+}
+
+// Choose finds the one directory that a key means. Started is what the engine's
+// process says, nil where it says nothing. A no is a [*Refusal] where it lasts and an
+// [*Uncertain] where it passes; other errors come from the file system.
+func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Started) (Choice, error) {
+	if started != nil {
+		dir, err := real(started.Dir)
+		return Choice{Dir: dir, Sure: ByEngine, started: started}, err
+	}
+	name := key.Str("checkpoint")
+	if !isHash(name) {
+		env := o.Env
+		if env == nil {
+			env = func(string) string { return "" }
+		}
+		path, _, err := weights.Locate(name, key.Str("revision"), env)
+		if err != nil {
+			return Choice{}, lasting(err)
+		}
+		dir, err := real(path)
+		return Choice{Dir: dir, Sure: ByName}, err
+	}
+	answer, err := o.Index.Lookup(ctx, name)
+	if err != nil {
+		return Choice{}, fmt.Errorf("look up checkpoint %q: %w", name, err)
+	}
+	c := &chooser{ctx: ctx, o: o, key: key, answer: answer}
+	choice, err := c.choose()
+	if err != nil {
+		return Choice{}, err
+	}
+	choice.basis = c.basis
+	choice.basis.hash, choice.basis.version = name, answer.Version
+	return choice, nil
+}
+
+// Named is the choice of a directory that a request names itself.
+func Named(path string) (Choice, error) {
+	dir, err := real(path)
+	return Choice{Dir: dir, Sure: ByName}, err
+}
+
+// Still reports whether Choose would come to the same choice, which it tells from what
+// that rests on: the index's word that nothing has changed, the pins, and the stamps
+// of the directories that were compared. It is false for a choice that is as cheap to
+// make anew.
+func (c Choice) Still(o Options) bool {
+	b := c.basis
+	if b.hash == "" || o.Strict && (c.Sure == ByOnly || c.Sure == ByContent) {
+		return false
+	}
+	return o.Index.Current(b.hash, b.version) && slices.Equal(b.pins, RealPins(o.Pins)) && refsAre(b.refs) &&
+		!slices.ContainsFunc(b.others, func(r weights.Record) bool { return r.Stale() != nil })
+}
+
+// Blame words the error of [Plan] for a choice: a directory that the engine named
+// itself and that isn't what its key says has changed since.
+func (c Choice) Blame(err error) error {
+	var no *Refusal
+	if c.started == nil || !errors.As(err, &no) || no.Field != "checkpoint" {
+		return err
+	}
+	return &Refusal{
+		Field: "checkpoint",
+		Reason: fmt.Sprintf("%s was started with %s, and the files there are not those that the engine has read: %s",
+			c.started.By, c.started.Name, no.Reason),
+		Hint: "start the engine again",
+	}
+}
+
+// real is a directory's path without links.
+func real(path string) (string, error) {
+	dir, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find model directory: %w", err)
+	}
+	return dir, nil
+}
+
+// RealPins are pinned directories without links, in order. One that isn't there can't
+// be meant, and is left out.
+func RealPins(pins []string) []string {
+	var list []string
+	for _, p := range pins {
+		if dir, err := real(p); err == nil {
+			list = append(list, dir)
+		}
+	}
+	return list
+}
+
+// isHash tells a checkpoint hash, MD5 or SHA-256, from a model's name.
+func isHash(s string) bool {
+	return (len(s) == 32 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}
