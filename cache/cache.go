@@ -219,6 +219,7 @@ func (c *Cache) Get(ctx context.Context, want Want) (*Hold, Outcome, error) {
 				return nil, out, err
 			}
 		}
+		hold.by = want.By
 		err = c.check(ctx, hold)
 		if err == nil {
 			c.use(hold)

@@ -126,6 +126,7 @@ type Hold struct {
 	entry *Entry
 	once  sync.Once
 	hit   bool
+	by    string
 }
 
 // ID is the [Want.ID] of what is held.
@@ -149,6 +150,9 @@ func (h *Hold) Renew(files []manifest.File) {
 
 // Table is the entry's table. It must not be changed.
 func (h *Hold) Table() *tensor.Table { return h.entry.contents.Table }
+
+// By is what made the caller sure of the directory.
+func (h *Hold) By() string { return h.by }
 
 // Segments are the entry's segments, in the table's order. The cache owns the
 // descriptors, which stay open until Release at least.

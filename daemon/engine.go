@@ -100,9 +100,6 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	}
 	if err != nil {
 		log.Warn("get_state refused", "seconds", time.Since(begin).Seconds(), "err", err)
-		s.mu.Lock()
-		s.refused++
-		s.mu.Unlock()
 		s.answer(conn, p, s.refuse(err))
 		return
 	}
@@ -128,7 +125,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		log.Warn("get_state not answered", "err", err)
 		return
 	}
-	log.Info("get_state", "model", hold.Model(), "bytes", hold.Table().Bytes(), "hit", hold.Hit(), "seconds", time.Since(begin).Seconds())
+	log.Info("get_state", "model", hold.Model(), "sure", hold.By(), "bytes", hold.Table().Bytes(), "hit", hold.Hit(), "seconds", time.Since(begin).Seconds())
 }
 
 // barred is why an engine could do nothing with what it would be given, which it

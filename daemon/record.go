@@ -32,6 +32,7 @@ type ledger struct {
 	mu      sync.Mutex
 	misses  map[string]int64
 	recent  []control.Miss // the latest first
+	refused int64          // requests of engines that were answered with a no
 	bytes   int64          // of loads that ended well
 	seconds float64
 }
@@ -60,6 +61,9 @@ func (l *ledger) loaded(bytes int64, took time.Duration) {
 func (l *ledger) remember(m control.Miss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if m.Reason == control.MissRefused || m.Reason == control.MissFailed {
+		l.refused++
+	}
 	l.recent = slices.Insert(l.recent, 0, m)
 	l.recent = l.recent[:min(len(l.recent), maxRecorded)]
 }
@@ -74,7 +78,7 @@ func (l *ledger) list() []control.Miss {
 func (l *ledger) fill(c *control.Counts) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.Misses, c.LoadedBytes, c.LoadSeconds = maps.Clone(l.misses), l.bytes, l.seconds
+	c.Misses, c.Refused, c.LoadedBytes, c.LoadSeconds = maps.Clone(l.misses), l.refused, l.bytes, l.seconds
 }
 
 // find gets what a key names, in the directory that choose finds. What was not in
@@ -97,7 +101,10 @@ func (s *Server) find(ctx context.Context, key fingerprint.Key, choose func(cont
 		err = s.unlessBroken(err)
 	}
 	m := s.miss(key, begin, err)
-	m.Sure = string(choice.Sure)
+	if choice.Dir != "" {
+		m.Sure = string(choice.Sure)
+		m.Directories = append([]string{choice.Dir}, slices.DeleteFunc(m.Directories, func(d string) bool { return d == choice.Dir })...)
+	}
 	m.Held = s.alike(key)
 	switch {
 	case err != nil:

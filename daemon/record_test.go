@@ -78,7 +78,7 @@ func TestMisses(t *testing.T) {
 		t.Errorf("counts are %+v", got)
 	}
 	got.LoadedBytes, got.LoadSeconds = 0, 0
-	counts := control.Counts{Hits: 1, Loads: 4, Refused: 1, Misses: map[string]int64{
+	counts := control.Counts{Hits: 1, Loads: 4, Refused: 2, Misses: map[string]int64{
 		control.MissNew: 2, control.MissOptions: 2, control.MissRefused: 2, control.MissChanged: 0, control.MissLoading: 0, control.MissFailed: 0,
 	}}
 	if diff := cmp.Diff(counts, got); diff != "" {

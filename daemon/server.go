@@ -109,7 +109,6 @@ type Server struct {
 	config    config.Config
 	configErr error     // why config isn't what the file says
 	saveErr   error     // why the manifest isn't what is held
-	refused   int64     // requests for weights that were answered with a no
 	declined  int64     // loads that were not begun, because that no is a lasting one
 	last      time.Time // of the last request's end
 	paths     []string

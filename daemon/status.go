@@ -22,7 +22,7 @@ func (s *Server) status() control.Status {
 		Schema: control.Schema, Instance: s.o.Instance, State: "serving", PID: os.Getpid(), Since: s.since.UTC(),
 		Version: control.Version{Daemon: s.o.Version}, Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
 		Problems: []string{}, Entries: []control.Entry{},
-		Counts: control.Counts{Hits: stats.Hits, Loads: stats.Loads, Failed: stats.Failed - s.declined, Refused: s.refused},
+		Counts: control.Counts{Hits: stats.Hits, Loads: stats.Loads, Failed: stats.Failed - s.declined},
 	}
 	s.ledger.fill(&out.Counts)
 	if len(s.paths) > 0 {

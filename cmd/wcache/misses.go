@@ -14,6 +14,7 @@ import (
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -166,6 +167,9 @@ func (a *app) printMiss(m explainedMiss, now time.Time) {
 	head.texts(plain, "key", fmt.Sprintf("%.12s%s%s%svLLM %s", m.Fingerprint.ID(), gap, rank(m.Fingerprint), gap, m.Fingerprint.Str("vllm_version")))
 	for _, dir := range m.Directories {
 		head.texts(plain, "directory", dir)
+	}
+	if m.Sure != "" {
+		head.texts(plain, "sure by", resolve.Sure(m.Sure).Text())
 	}
 	if m.Held != nil {
 		head.texts(plain, "held", fmt.Sprintf("%.12s%s%s%s%s", m.Held.Key, gap, rank(m.Held.Fingerprint), gap, m.Held.Model))

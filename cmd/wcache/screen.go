@@ -57,13 +57,21 @@ func (x screen) status(s control.Status) {
 
 func (x screen) entries(list []control.Entry) {
 	var t table
-	t.texts(faint, "KEY", "MODEL", "RANK", "SIZE", "STATE", "ENGINES", "USED")
+	t.texts(faint, "KEY", "MODEL", "SURE BY", "RANK", "SIZE", "STATE", "ENGINES", "USED")
 	styles := map[string]style{"ready": good, "loading": uneasy, "leaving": faint}
 	for _, e := range list {
-		t.add(cell{fmt.Sprintf("%.12s", e.Key), plain}, cell{modelName(e.Model), plain}, cell{rank(e.Fingerprint), plain}, cell{size(e.Bytes), plain},
+		t.add(cell{fmt.Sprintf("%.12s", e.Key), plain}, cell{modelName(e.Model), plain}, cell{sureBy(e), faint}, cell{rank(e.Fingerprint), plain}, cell{size(e.Bytes), plain},
 			cell{state(e), styles[e.State]}, cell{users(e), plain}, cell{used(e, x.now), plain})
 	}
 	t.write(x.out, x.palette)
+}
+
+// sureBy is by what it was certain that the entry's directory is meant.
+func sureBy(e control.Entry) string {
+	if e.Sure == "" {
+		return "-" // of a version before
+	}
+	return e.Sure
 }
 
 // gpu words what the driver says of a GPU.
