@@ -110,10 +110,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, s.refuse(err))
 		return
 	}
-	// Attached before it is told anything: from then on its end frees the entry.
-	hold.Attach(p.engine())
-	if err := s.engines.watch(p.pid); err != nil {
-		s.cache.Detach(p.pid)
+	if err := s.attach(hold, p.engine()); err != nil {
 		log.Warn("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err)) // if it hasn't ended
 		return

@@ -49,6 +49,7 @@ func (s *Server) Recover(kept []Kept) {
 		s.log.Error("entry of the manifest is not used", "err", fault)
 	}
 	shelf := s.shelve(kept)
+	s.recoverAttached(shelf)
 	entries := s.labelled(shelf, m.Entries)
 	n := 0
 	for _, e := range entries {
@@ -71,6 +72,7 @@ func (s *Server) Recover(kept []Kept) {
 		}
 		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
 	}
+	s.forgetEnded()
 	s.pin()
 	if len(kept) > 0 || len(entries) > 0 {
 		s.log.Info("recovered", "entries", n, "of", len(entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
@@ -176,7 +178,7 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 		}
 		return err
 	}
-	c.Record.Engines = s.alive(e.Engines)
+	c.Record.Engines = s.whoHas(e)
 	if err := s.cache.Adopt(c); err != nil {
 		for _, name := range names(e) {
 			s.forget(name)
@@ -191,7 +193,7 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 			err = errors.New("it is another process")
 		}
 		if err != nil {
-			s.cache.Detach(x.PID)
+			s.detach(x.PID)
 		}
 	}
 	return nil

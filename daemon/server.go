@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/attached"
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/device"
@@ -85,19 +86,20 @@ type Options struct {
 
 // Server answers engines and control clients.
 type Server struct {
-	o       Options
-	log     *slog.Logger
-	cache   *cache.Cache
-	ledger  *ledger
-	engines *engines
-	since   time.Time
-	ctx     context.Context // done when connections have to end
-	end     context.CancelFunc
-	conns   sync.WaitGroup
-	keepers sync.WaitGroup
-	slots   chan struct{} // a token a connection
-	dirty   chan struct{} // a token when the manifest has to be written
-	shown   chan struct{} // a token when the status line has to be told
+	o        Options
+	log      *slog.Logger
+	cache    *cache.Cache
+	ledger   *ledger
+	engines  *engines
+	attached *attached.File // what of engines outlives this process
+	since    time.Time
+	ctx      context.Context // done when connections have to end
+	end      context.CancelFunc
+	conns    sync.WaitGroup
+	keepers  sync.WaitGroup
+	slots    chan struct{} // a token a connection
+	dirty    chan struct{} // a token when the manifest has to be written
+	shown    chan struct{} // a token when the status line has to be told
 
 	gpu     guard
 	choices choices
@@ -117,8 +119,12 @@ type Server struct {
 	unwatch   context.CancelFunc
 }
 
-// New makes a server. Serve runs it.
-func New(o Options) *Server {
+// New makes a server. Serve runs it, and closes what it has.
+func New(o Options) (*Server, error) {
+	engines, err := attached.New()
+	if err != nil {
+		return nil, fmt.Errorf("start server: %w", err)
+	}
 	if o.Env == nil {
 		o.Env = os.Getenv
 	}
@@ -128,7 +134,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, attached: engines, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -142,11 +148,11 @@ func New(o Options) *Server {
 	}
 	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.fresh, Changed: s.changed, Store: o.Store})
 	s.engines = newEngines(func(pid int) {
-		s.cache.Detach(pid)
+		s.detach(pid)
 		s.log.Debug("engine ended", "pid", pid)
 	})
 	s.applyRoots()
-	return s
+	return s, nil
 }
 
 // Reload reads the configuration again. A broken one changes nothing but what
@@ -243,6 +249,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	s.gpu.looks.Wait()
 	s.keepers.Wait()
 	s.engines.close()
+	err = errors.Join(err, s.attached.Close())
 	s.saveIndex()
 	return err
 }

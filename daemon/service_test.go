@@ -150,7 +150,7 @@ func manage(ctx context.Context, socket *net.UnixListener, starts *int) error {
 		if err != nil {
 			return err
 		}
-		s := New(Options{
+		s, err := New(Options{
 			Instance: "host", Device: "host", Index: index.New(nil), Activated: true,
 			Configure: func() (config.Config, error) {
 				c := config.Default()
@@ -159,6 +159,9 @@ func manage(ctx context.Context, socket *net.UnixListener, starts *int) error {
 			},
 			Env: func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
 		})
+		if err != nil {
+			return err
+		}
 		*starts++
 		if err := s.Serve(ctx, []Listener{{l, Target}}); err != nil {
 			return fmt.Errorf("serve: %w", err)

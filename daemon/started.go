@@ -1,3 +1,6 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
 package daemon
 
 import (

@@ -103,7 +103,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if err := index.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
 	}
-	s := daemon.New(daemon.Options{
+	s, err := daemon.New(daemon.Options{
 		Instance: o.instance, Device: at.device, GPU: at.gpu, AMD: at.amd, Legacy: at.legacy, DeviceErr: at.err, UUID: o.uuid, Version: ownVersion(),
 		Configure: func() (config.Config, error) {
 			c, err := configuration(a.env, o.config, o.instance)
@@ -123,6 +123,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		Activated:    len(o.listen)+len(o.draft) == 0,
 		Status:       func(text string) { _ = notifier.Status(text) }, // only a display
 	})
+	if err != nil {
+		return err
+	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, unix.SIGHUP)
 	defer signal.Stop(hangup)
