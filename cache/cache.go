@@ -121,6 +121,8 @@ type Cache struct {
 	stop    context.CancelFunc
 	loads   sync.WaitGroup
 
+	keepWait, keepAgain time.Duration // see keep
+
 	mu      sync.Mutex
 	serial  int64 // makes names in the store unique
 	budget  int64
@@ -148,6 +150,7 @@ func New(o Options) *Cache {
 		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, store: o.Store, budget: o.Budget, ctx: ctx, stop: stop,
 		serial: time.Now().UnixNano(), entries: make(map[string]*Entry), retired: make(map[*Entry]bool),
 	}
+	c.keepWait, c.keepAgain = keepWait, keepAgain
 	if c.now == nil {
 		c.now = time.Now
 	}
@@ -334,26 +337,31 @@ func (c *Cache) fill(e *Entry) {
 	if err == nil {
 		err = c.numbers.raise(contents)
 	}
-	var kept error
 	if err == nil {
 		at := c.now()
 		contents.Record.Loaded, contents.Record.Used = at, at
 		c.describe(e, contents)
 		contents.Record.Sure = e.want.By
-		kept = c.keep(contents)
+		if err := label(contents); err != nil {
+			c.mu.Lock()
+			e.kept = err
+			c.mu.Unlock()
+		} else {
+			c.keep(e, contents)
+		}
 	}
 	if err != nil && contents != nil {
 		err = errors.Join(err, contents.Close())
 	}
 	c.mu.Lock()
-	c.publish(e, contents, kept, err)
+	c.publish(e, contents, err)
 	close(e.done)
 	c.mu.Unlock()
 	c.changed()
 }
 
 // publish ends a load in its entry. Preconditions: mu is held.
-func (c *Cache) publish(e *Entry, contents *Contents, kept, err error) {
+func (c *Cache) publish(e *Entry, contents *Contents, err error) {
 	e.reserved = 0
 	if err != nil {
 		if c.ctx.Err() != nil {
@@ -364,7 +372,6 @@ func (c *Cache) publish(e *Entry, contents *Contents, kept, err error) {
 		delete(c.entries, e.id)
 		return
 	}
-	e.kept = kept
 	e.contents, e.ready, e.used = contents, true, contents.Record.Used
 	if e.lost != "" {
 		e.err = fmt.Errorf("load model: %s", e.lost)

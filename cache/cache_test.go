@@ -754,6 +754,87 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// What the store doesn't take is served, and tried again until the store has it.
+func TestStoreTakesItLater(t *testing.T) {
+	l := newLoads()
+	s := &lateStore{shelf: shelf{has: make(map[string]*fd.FD)}}
+	s.set(errors.New("the manager is away"))
+	c := New(Options{Load: l.load, Store: s})
+	c.keepAgain = time.Millisecond
+	l.go_ <- nil
+	get(t, c, key(t, "a")).Release()
+	notKept := func() string { list, _ := c.Status(); return list[0].NotKept }
+	if got := notKept(); got != "the manager is away" {
+		t.Errorf("not kept because of %q", got)
+	}
+	s.set(nil)
+	testmain.Eventually(t, "the store has it", func() bool { return notKept() == "" })
+	r := c.Records()[0]
+	c.Close()
+	for _, name := range []string{r.Table, r.Segments[0].Name} {
+		if err := s.Remove(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// lateStore is a shelf that takes nothing while it has an error.
+type lateStore struct {
+	shelf
+	err error
+}
+
+func (s *lateStore) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *lateStore) Put(name string, f *fd.FD) error {
+	s.mu.Lock()
+	err := s.err
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.shelf.Put(name, f)
+}
+
+// A service manager that takes nothing for a while holds up a load's answer for a
+// moment and no longer. What has left by the time it takes it is taken out again.
+func TestStoreTakesNothing(t *testing.T) {
+	l := newLoads()
+	s := &hangingPut{shelf: shelf{has: make(map[string]*fd.FD)}, hang: make(chan struct{})}
+	c := New(Options{Load: l.load, Store: s})
+	defer c.Close()
+	c.keepWait = time.Millisecond
+	l.go_ <- nil
+	h := get(t, c, key(t, "a"))
+	h.Release()
+	list, _ := c.Status()
+	if got := list[0].NotKept; got != errNotYet.Error() {
+		t.Errorf("not kept because of %q", got)
+	}
+	if err := c.Evict(h.ID(), false); err != nil {
+		t.Fatal(err)
+	}
+	close(s.hang)
+	c.Settle(t.Context())
+	if len(s.has) != 0 {
+		t.Errorf("left in the store are %v", s.has)
+	}
+}
+
+type hangingPut struct {
+	shelf
+	hang chan struct{}
+}
+
+func (s *hangingPut) Put(name string, f *fd.FD) error {
+	<-s.hang
+	return s.shelf.Put(name, f)
+}
+
 // A service manager that hangs keeps nobody waiting but those who want the memory.
 func TestStoreHangs(t *testing.T) {
 	l := newLoads()

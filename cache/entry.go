@@ -64,22 +64,69 @@ func (c *Cache) describe(e *Entry, contents *Contents) {
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
 
-// keep puts the descriptors of contents into the store, the table's with the record as
-// its label: what is in the store says itself what it is. An entry that isn't kept is
-// served all the same: it is only lost with this process.
-func (c *Cache) keep(contents *Contents) error {
-	if err := label(contents); err != nil {
-		return err
+// keep puts the descriptors of contents into the store.
+func (c *Contents) keep(store Store) error {
+	for i, s := range c.Segments {
+		if err := store.Put(c.Record.Segments[i].Name, s.FD); err != nil {
+			return err
+		}
 	}
-	var err error
-	for i, s := range contents.Segments {
-		err = errors.Join(err, c.store.Put(contents.Record.Segments[i].Name, s.FD))
-	}
-	// Last: whoever finds the label may expect the rest.
-	return errors.Join(err, c.store.Put(contents.Record.Table, contents.TableFD))
+	return store.Put(c.Record.Table, c.TableFD) // last: where there is a label, all is there
 }
 
-// label replaces the table's file by one with the record in front.
+// Times of keeping: how long a load's answer waits for the store, and after how long
+// what failed is tried again.
+const (
+	keepWait  = 2 * time.Second
+	keepAgain = 5 * time.Second
+)
+
+// errNotYet is why an entry isn't kept while the store takes its time.
+var errNotYet = errors.New("keep descriptors: the service manager has not taken them yet")
+
+// keep has the store keep an entry, and waits a moment for it: what was answered is to
+// outlive this process. An entry that isn't kept is served all the same; it would be
+// lost with this process, so it is tried again until it succeeds or the entry leaves.
+func (c *Cache) keep(e *Entry, contents *Contents) {
+	c.mu.Lock()
+	if e.kept == nil {
+		e.kept = errNotYet
+	}
+	c.mu.Unlock()
+	done := make(chan struct{})
+	c.janitor.add(chore{put: contents, done: done, kept: func(err error) {
+		c.mu.Lock()
+		e.kept = err
+		c.mu.Unlock()
+		if err != nil {
+			time.AfterFunc(c.keepAgain, func() { c.retry(e, contents) })
+		}
+	}})
+	timer := time.NewTimer(c.keepWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-c.ctx.Done():
+	}
+	c.changed()
+}
+
+// retry keeps an entry that the store did not take, if it is still there.
+func (c *Cache) retry(e *Entry, contents *Contents) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed || c.entries[e.id] != e:
+	case !e.ready: // its load is about to end
+		time.AfterFunc(c.keepAgain, func() { c.retry(e, contents) })
+	default:
+		c.loads.Go(func() { c.keep(e, contents) })
+	}
+}
+
+// label replaces the table's file by one with the record in front: what is in the
+// store says itself what it is.
 func label(contents *Contents) error {
 	table, err := contents.TableFD.ReadSealed(tensor.MaxEncoded)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// janitor clears up beside requests: it closes memory, which takes a tenth of a
-// second for a GiB, and takes descriptors out of the store, for which a service
-// manager may take seconds. Memory is free when both are done. Safe for concurrent
-// use.
+// janitor does beside requests, in order, what may take long: it puts descriptors into
+// the store and takes them out, for which a service manager may take seconds, and
+// closes memory, which takes a tenth of a second for a GiB. Memory is free when it is
+// out of the store and closed. Safe for concurrent use.
 type janitor struct {
 	store Store
 	ended chan struct{}
@@ -23,8 +23,10 @@ type janitor struct {
 	last  bool          // no more will come
 }
 
-// chore is one thing to clear up; what is not set is not done.
+// chore is one thing to do; what is not set is not done.
 type chore struct {
+	put      *Contents // to put into the store
+	kept     func(error)
 	contents *Contents // to close
 	names    []string  // to take out of the store
 	done     chan struct{}
@@ -72,6 +74,9 @@ func (j *janitor) work() {
 }
 
 func (c chore) do(store Store) {
+	if c.put != nil {
+		c.kept(c.put.keep(store))
+	}
 	if c.contents != nil {
 		_ = c.contents.Close() // nothing is written to them: no error can lose data
 	}
