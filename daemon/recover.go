@@ -34,7 +34,7 @@ const watchPrefix = "w-"
 // Recover takes over what an earlier process held: the entries whose tables say by
 // their labels which descriptors they have, where all of these are there, and the
 // connections of engines that watch. The manifest's file adds what came after the
-// load, and says of tables without a label, as wcache before 0.2 stored them, what
+// load, and says of tables without a label, as manifests of schema 1 go with, what
 // they are. What doesn't fit is dropped, with the reason in the log: it is loaded
 // again when somebody asks. The server owns all descriptors from here on. Call it
 // once, before Serve.

@@ -276,7 +276,7 @@ func TestRecoverDrops(t *testing.T) {
 		}
 	}
 	// relabel changes the record in front of the table; without a change it takes the
-	// label away, as tables of wcache before 0.2 had none.
+	// label away, as tables had none with schema 1.
 	relabel := func(change func(*manifest.Entry)) func(*testing.T, *fdStore, *manifest.Entry) {
 		return func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			i := slices.IndexFunc(s.held, func(k Kept) bool { return strings.HasPrefix(k.Name, "t-") })

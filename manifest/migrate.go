@@ -9,7 +9,7 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// first is the manifest of schema 1, of wcache before 0.2: an entry's id was that of
+// first is the manifest of schema 1, of from before wcache 0.1.0: an entry's id was that of
 // its key, and files were told by size, modification time and inode.
 type first struct {
 	Schema      int     `toml:"schema"`
