@@ -12,7 +12,7 @@ import (
 
 // Patience is how long what has to happen may take: it ends a hang, and is far longer
 // than the slowest machine needs.
-const Patience = 2 * time.Minute
+const Patience = time.Minute
 
 // between is from one look at a condition to the next.
 const between = 5 * time.Millisecond
@@ -21,13 +21,20 @@ const between = 5 * time.Millisecond
 // goroutine or process. What names it for people.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
+	if !Within(ok) {
+		t.Fatalf("waited in vain: %s", what)
+	}
+}
+
+// Within is Eventually for those who say by themselves that it was in vain.
+func Within(ok func() bool) bool {
 	for range Patience / between { // looks, and no time: this process may not run at all
 		if ok() {
-			return
+			return true
 		}
 		time.Sleep(between)
 	}
-	t.Fatalf("waited in vain: %s", what)
+	return false
 }
 
 // Log is what others write, to be read meanwhile. It is safe for concurrent use.
