@@ -22,6 +22,7 @@ import (
 
 	"github.com/wcache/wcache/activation"
 	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // manager is the receiving end of NOTIFY_SOCKET, as systemd opens it.
@@ -268,12 +269,13 @@ func TestBarrier(t *testing.T) {
 	result := make(chan error)
 	go func() { result <- n.Barrier(context.Background()) }()
 	var fds []int
-	for ok := false; !ok; {
+	testmain.Eventually(t, "the barrier's message", func() (ok bool) {
 		var text string
 		if text, fds, ok = m.next(t); ok && text != "BARRIER=1" {
 			t.Fatalf("message is %q", text)
 		}
-	}
+		return ok
+	})
 	select {
 	case err := <-result:
 		t.Fatalf("barrier was passed before the manager came to it: %v", err)

@@ -23,9 +23,7 @@ func gpu(t *testing.T, g gate) (i *instance, errors func(n int)) {
 	errors = func(n int) {
 		t.Helper()
 		text := fmt.Sprintf(`{"uuid":"GPU-1","state":"ok","uncorrected_errors":%d}`, n)
-		if err := os.WriteFile(says, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		do(t, os.WriteFile(says+".new", []byte(text), 0o600), os.Rename(says+".new", says))
 	}
 	errors(0)
 	return start(t, func(s *setup) {
@@ -60,9 +58,9 @@ func TestErrorsDuringLoad(t *testing.T) {
 	g := newGate(t)
 	i, errors := gpu(t, g)
 	i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0))
-	errors(1)
 	got := later(t, i.target, getState(t, key(t, "llama-tp1r0")))
 	open := g.arrived(t)
+	errors(1)
 	i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0))
 	i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0)) // the first may have been under way
 	open()
@@ -70,6 +68,26 @@ func TestErrorsDuringLoad(t *testing.T) {
 	again()
 	if got := <-got; got != "ok" {
 		t.Error(got)
+	}
+}
+
+// A driver that doesn't answer keeps nobody who asks for the status.
+func TestSlowLook(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	i, _ := gpu(t, g)
+	answer := make(chan struct{})
+	i.gpu.ask = func(context.Context) (*loader.Health, error) {
+		<-answer
+		return &loader.Health{State: loader.GPUOK, Uncorrected: -1}, nil
+	}
+	if s := i.status(t); s.GPU != nil {
+		t.Errorf("GPU %+v", s.GPU)
+	}
+	close(answer)
+	i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0))
+	if s := i.status(t); s.GPU == nil || s.GPU.State != loader.GPUOK {
+		t.Errorf("GPU %+v", s.GPU)
 	}
 }
 

@@ -6,9 +6,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,8 +105,8 @@ func TestStopWhileLoading(t *testing.T) {
 	wantAnswer(t, receive(t, watch), "ok")
 	silent := send(t, i.target, nil)
 	got := later(t, i.target, getState(t, key(t, "llama-tp1r0")))
-	defer g.arrived(t)()
-	loader := children(t)
+	loader, open := g.loader(t)
+	defer open()
 	do(t, i.stop())
 	if got := <-got; got != "error: the service is stopping" {
 		t.Errorf("the engine is told %q", got)
@@ -117,10 +115,8 @@ func TestStopWhileLoading(t *testing.T) {
 		t.Error("the watch goes on")
 	}
 	wantAnswer(t, receive(t, silent), "error: the service is stopping")
-	for _, pid := range loader {
-		if err := unix.Kill(pid, 0); err == nil {
-			t.Errorf("process %d is left", pid)
-		}
+	if err := unix.Kill(loader, 0); err == nil {
+		t.Errorf("process %d is left", loader)
 	}
 	if n := memory(t); n != 0 {
 		t.Errorf("%d memory files are left", n)
@@ -134,11 +130,9 @@ func TestLoaderKilled(t *testing.T) {
 	i := start(t, atGate(g))
 	k := key(t, "llama-tp1r0")
 	one, two := later(t, i.target, getState(t, k)), later(t, i.target, getState(t, k))
-	open := g.arrived(t)
+	loader, open := g.loader(t)
 	testmain.Eventually(t, "both wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 2 })
-	for _, pid := range children(t) {
-		do(t, unix.Kill(pid, unix.SIGKILL))
-	}
+	do(t, unix.Kill(loader, unix.SIGKILL))
 	for _, c := range []<-chan string{one, two} {
 		if got, want := <-c, "error: load model: the loader ended early: signal: killed (the service's log may say more)"; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -232,17 +226,24 @@ func TestWarm(t *testing.T) {
 		err      error
 	}
 	done := make(chan result, 1)
+	told := make(chan struct{})
 	go func() {
 		n := 0
 		r, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodWarm, Warm: &control.Warm{Model: model}}, func(r control.Reply) {
 			if r.Progress != nil && r.Progress.Total == 210080 {
-				n++
+				if n++; n == 1 {
+					close(told)
+				}
 			}
 		})
 		done <- result{r, n, err}
 	}()
 	open := g.arrived(t)
-	time.Sleep(3 * progressEvery)
+	select {
+	case <-told:
+	case r := <-done:
+		t.Fatalf("done before the load: %+v", r)
+	}
 	open()
 	r := <-done
 	if r.err != nil || r.reply.Entry == nil || r.progress == 0 {
@@ -264,31 +265,4 @@ func TestWarm(t *testing.T) {
 			t.Errorf("warm %s: got %v, want %s", w.model, err, w.want)
 		}
 	}
-}
-
-// children are the processes that this one has started and that live.
-func children(t *testing.T) []int {
-	t.Helper()
-	var list []int
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", os.Getpid(), os.Getpid()))
-	do(t, err)
-	tasks, err := filepath.Glob("/proc/self/task/*/children")
-	do(t, err)
-	for _, task := range tasks {
-		more, err := os.ReadFile(task)
-		if err == nil {
-			b = append(append(b, ' '), more...)
-		}
-	}
-	seen := map[string]bool{}
-	for _, f := range strings.Fields(string(b)) {
-		if pid, err := strconv.Atoi(f); err == nil && !seen[f] {
-			seen[f] = true
-			list = append(list, pid)
-		}
-	}
-	if len(list) == 0 {
-		t.Fatal("no child lives")
-	}
-	return list
 }

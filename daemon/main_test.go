@@ -25,6 +25,7 @@ import (
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/protocol"
@@ -348,11 +349,20 @@ func newGate(t *testing.T) gate {
 // arrived waits for a loader, and lets it through when what it returns is called.
 func (g gate) arrived(t *testing.T) (open func()) {
 	t.Helper()
-	_ = g.SetDeadline(time.Now().Add(20 * time.Second))
-	c, err := g.Accept()
+	_, open = g.loader(t)
+	return open
+}
+
+// loader is arrived with the number of the process that has come.
+func (g gate) loader(t *testing.T) (pid int, open func()) {
+	t.Helper()
+	_ = g.SetDeadline(time.Now().Add(testmain.Patience))
+	c, err := g.AcceptUnix()
 	if err != nil {
 		t.Fatalf("no loader comes to the gate: %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return func() { _ = c.Close() }
+	peer, err := fd.Peer(c)
+	do(t, err)
+	return int(peer.Pid), func() { _ = c.Close() }
 }

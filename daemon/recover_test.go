@@ -411,7 +411,8 @@ func TestRecoverDrops(t *testing.T) {
 
 // What was pinned, or is no more, while no process was there, counts from its start.
 func TestRecoverPinned(t *testing.T) {
-	t.Parallel()
+	// While other tests start processes, one of these may hold the lock of a socket for
+	// a moment longer.
 	store := newFDStore(t)
 	i := startStored(t, store)
 	k := key(t, "llama-tp1r0")

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
@@ -345,21 +347,32 @@ func descriptors(t testing.TB) map[string]int {
 	return got
 }
 
-// settled is what descriptors gives when it has been the same for a while: just
-// after a load its child is being reaped and the manifest is being written, and
-// their descriptors are no part of what has to be there again later.
+// settled is what descriptors gives when no child lives and it has been the same for
+// a while: just after a load its child is being reaped and the manifest is being
+// written.
 func settled(t *testing.T) map[string]int {
 	t.Helper()
 	last, same := descriptors(t), 0
 	testmain.Eventually(t, "descriptors stay the same", func() bool {
 		now := descriptors(t)
-		if !maps.Equal(now, last) {
+		living := !errors.Is(unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
+		if living || !maps.Equal(now, last) {
 			last, same = now, 0
 		}
 		same++
 		return same > 40 // a fifth of a second
 	})
 	return last
+}
+
+// noMore reports whether there are no more descriptors of any kind than before.
+func noMore(before, now map[string]int) bool {
+	for to, n := range now {
+		if n > before[to] {
+			return false
+		}
+	}
+	return true
 }
 
 // memory is how many segments and tables this process holds.
@@ -393,7 +406,7 @@ func send(t testing.TB, socket string, b []byte) *net.UnixConn {
 // receive reads a reply from a connection.
 func receive(t testing.TB, c net.Conn) *protocol.Reply {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(testmain.Patience))
 	b, err := protocol.ReadFrame(bufio.NewReader(c), protocol.MaxReply)
 	if err != nil {
 		t.Fatal(err)

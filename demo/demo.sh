@@ -54,7 +54,12 @@ else
 fi
 daemon=$!
 jobs+=("$daemon")
-for _ in {1..100}; do [ -S "$socket" ] && break || sleep 0.02; done
+within() { # COMMAND...: wait until it succeeds, a minute at the most
+    for _ in {1..3000}; do "$@" && return || sleep 0.02; done
+    echo "demo: error: in vain: $*" >&2
+    return 1
+}
+within test -S "$socket"
 
 say "1. Before: a socket, held by $by; asking for the status starts nothing"
 status 3
@@ -77,9 +82,8 @@ say "4. The engine ended and starts again: the same weights, without a load"
 "${engine[@]}" -rows 0
 
 say "5. After: no engine, and the weights wait for the next one"
-for _ in {1..50}; do # the kernel tells the service of the engine's end
-    bin/wcache --gpu host --socket "$socket" status --json | grep -q '"engines": \[\]' && break || sleep 0.02
-done
+left() { bin/wcache --gpu host --socket "$socket" status --json | grep -q '"engines": \[\]'; }
+within left # the kernel tells the service of the engine's end
 status 0
 
 kill "$daemon"

@@ -27,7 +27,7 @@ roots=()
 for m in $(jq -r '.model' "$here/cases.jsonl" | sort -u); do roots+=(--root "$checkpoints/$m"); done
 "$top/bin/wcache" serve --listen "$socket" --state "$dir/state" "${roots[@]}" 2>"$dir/daemon.log" &
 daemon=$!
-for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -S "$socket" ] && break; sleep 0.05; done
 
 jq -c --arg socket "$socket" --arg root "$checkpoints" '.model = $root + "/" + .model | .socket = $socket' "$here/cases.jsonl" >"$dir/batch"
 STOCK_ENGINE_VENV=$venv "$engine/run.sh" engine --batch "$dir/batch" --jobs 2 >"$dir/results" 2>"$dir/engine.log" || true

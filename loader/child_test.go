@@ -94,6 +94,9 @@ func childMain(how string) int {
 		go func() { _ = Child(context.Background(), conn, open(act), nil) }()
 		time.Sleep(time.Hour)
 	case when == "after the segment" || when == "before done" || when == "after handing over":
+		if what == "hang" && when == "after handing over" { // from then on it may be killed at any moment
+			fmt.Fprintf(os.Stderr, "hanging %d\n", os.Getpid())
+		}
 		return handOver(conn, act)
 	}
 	if err := Child(context.Background(), conn, open(act), nil); err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // Whatever a child does that is asked about a GPU, there is an answer or an error,
@@ -30,7 +32,7 @@ func TestAsk(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			limit := 20 * time.Second
+			limit := testmain.Patience
 			if strings.Contains(c.script, "3600") {
 				limit = 50 * time.Millisecond
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // keptDevice is a device whose memory stays in the child.
@@ -75,7 +76,7 @@ func runKept(t *testing.T, how string, wait time.Duration) *Result {
 // A keeper stays after its load, whose context has ended, until the last descriptor
 // of the segment is closed.
 func TestKeeper(t *testing.T) {
-	r := runKept(t, "", time.Minute)
+	r := runKept(t, "", testmain.Patience)
 	second, err := r.Segments[0].FD.Dup()
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,7 @@ func oomScore(t *testing.T, pid int) string {
 }
 
 func TestKeeperDies(t *testing.T) {
-	r := runKept(t, "", time.Minute)
+	r := runKept(t, "", testmain.Patience)
 	defer r.Close()
 	if err := unix.Kill(r.Keeper.PID(), unix.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -131,6 +132,8 @@ func TestKeeperDies(t *testing.T) {
 func TestKeeperHangs(t *testing.T) {
 	r := runKept(t, "deaf", 20*time.Millisecond)
 	r.Close()
+	r.Keeper.End()     // kills it, and waits only as long again
+	<-r.Keeper.Ended() // how long the kernel takes is its own affair
 	if got := r.Keeper.End(); got != "signal: killed" {
 		t.Errorf("it ended with %q", got)
 	}
@@ -154,7 +157,7 @@ func TestKeeperOrphan(t *testing.T) {
 	if _, err := p.Wait(); err != nil { // Run returns, and the parent with it
 		t.Fatal(err)
 	}
-	if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := r.SetReadDeadline(time.Now().Add(testmain.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := r.Read(make([]byte, 100)); n != 0 || os.IsTimeout(err) {

@@ -171,18 +171,6 @@ func root(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// until waits for a condition, at most ten seconds.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 500 {
-		if ok() {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Fatalf("ten seconds and not: %s", what)
-}
-
 // processes are those whose program is one of the package's.
 func processes(t *testing.T) []string {
 	t.Helper()

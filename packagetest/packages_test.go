@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // The users: that of the bed, and one who is logged in beside.
@@ -25,13 +27,13 @@ func secondUser(t *testing.T) {
 	t.Helper()
 	root(t, "useradd", "--uid", "1902", "--create-home", bob.name)
 	root(t, "loginctl", "enable-linger", bob.name)
-	until(t, "bob's user manager", func() bool {
+	testmain.Eventually(t, "bob's user manager", func() bool {
 		state := bob.run("systemctl", "--user", "is-system-running")
 		return state == "running" || state == "degraded"
 	})
 	t.Cleanup(func() {
 		root(t, "loginctl", "disable-linger", bob.name)
-		until(t, "bob's logout", func() bool { return exec.Command("userdel", "--remove", bob.name).Run() == nil })
+		testmain.Eventually(t, "bob's logout", func() bool { return exec.Command("userdel", "--remove", bob.name).Run() == nil })
 	})
 }
 
@@ -221,7 +223,7 @@ func lifecycle(t *testing.T, m manager) {
 	if out, err := ada.engine().CombinedOutput(); err != nil {
 		t.Errorf("after the restart: %v\n%s", err, out)
 	}
-	until(t, "the second engine's end to be seen", func() bool {
+	testmain.Eventually(t, "the second engine's end to be seen", func() bool {
 		is = ada.status(t)
 		return len(is.Entries) == 1 && len(is.Entries[0].Engines) == 1
 	})

@@ -31,7 +31,7 @@ for root in "${roots[@]}"; do
     WCT_ROOT=$root "$bed" up
     sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' "$root/etc/os-release"
     rc=0
-    WCT_ROOT=$root "$bed" exec --root env WCACHE_BED="$stage" "$stage/packagetest" -test.v -test.timeout 3m >"$stage/log" 2>&1 || rc=$?
+    WCT_ROOT=$root "$bed" exec --root env WCACHE_BED="$stage" "$stage/packagetest" -test.v -test.timeout 15m >"$stage/log" 2>&1 || rc=$?
     grep -v '^=== ' "$stage/log" || true
     passed=$((passed + $(grep -c '^--- PASS' "$stage/log" || true)))
     failed=$((failed + $(grep -c '^--- FAIL' "$stage/log" || true)))

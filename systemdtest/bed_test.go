@@ -16,10 +16,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/protocol"
 )
 
@@ -103,25 +105,46 @@ func watch(t *testing.T) net.Conn {
 }
 
 // stillOpen reports whether nobody has closed the other end.
-func stillOpen(conn net.Conn) bool {
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	_, err := conn.Read(make([]byte, 1))
-	return errors.Is(err, os.ErrDeadlineExceeded)
+func stillOpen(t *testing.T, conn net.Conn) bool {
+	t.Helper()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got error
+	if err := raw.Read(func(n uintptr) bool {
+		_, _, got = unix.Recvfrom(int(n), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return errors.Is(got, unix.EAGAIN)
 }
 
 // status asks the daemon, which must run.
 func status(t *testing.T) *control.Status {
 	t.Helper()
+	var reply *control.Reply
 	var err error
-	for range 100 { // a daemon that starts makes its control socket last
-		var reply *control.Reply
-		if reply, err = client.Do(t.Context(), control.Path(socket()), control.Request{Method: control.MethodStatus}, nil); err == nil {
-			return reply.Status
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !testmain.Within(func() bool { // a daemon that starts makes its control socket last
+		reply, err = client.Do(t.Context(), control.Path(socket()), control.Request{Method: control.MethodStatus}, nil)
+		return err == nil
+	}) {
+		t.Fatal(err)
 	}
-	t.Fatal(err)
-	return nil
+	return reply.Status
+}
+
+// journal waits until the service's journal has a text, and gives its last lines.
+func journal(t *testing.T, text string) string {
+	t.Helper()
+	var out []byte
+	testmain.Eventually(t, "the journal says "+text, func() bool {
+		var err error
+		out, err = exec.Command("journalctl", "--user", "-u", unit, "-o", "cat", "-n", "40").Output()
+		return err == nil && strings.Contains(string(out), text)
+	})
+	return string(out)
 }
 
 // configure writes the user's configuration.
@@ -164,18 +187,6 @@ func dropIn(t *testing.T, text string) {
 	})
 }
 
-// until waits for a condition, at most ten seconds.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 1000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("ten seconds and not: %s", what)
-}
-
 func kill(t *testing.T, pid int, sig syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, sig); err != nil {
@@ -186,7 +197,7 @@ func kill(t *testing.T, pid int, sig syscall.Signal) {
 // wcache runs the command and gives its output and exit status.
 func wcache(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testmain.Patience)
 	defer cancel()
 	c := exec.CommandContext(ctx, "/usr/bin/wcache", append([]string{"--gpu", "host"}, args...)...)
 	out, err := c.CombinedOutput()

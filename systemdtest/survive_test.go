@@ -20,6 +20,7 @@ import (
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/weights"
 )
@@ -53,7 +54,7 @@ func digests(t *testing.T, reply *protocol.Reply) map[string]string {
 // Weights outlive every death of the daemon that isn't a stop.
 func TestSurvive(t *testing.T) {
 	begin(t, "")
-	dropIn(t, "[Service]\nWatchdogSec=2s\n")
+	dropIn(t, "[Service]\nWatchdogSec=10s\n") // which no daemon misses that runs at all
 	want := digests(t, ask(t, socket(), recorded(t, llama)))
 	if len(want) != 24 {
 		t.Fatalf("%d tensors", len(want))
@@ -76,7 +77,7 @@ func TestSurvive(t *testing.T) {
 			if out, err := exec.Command("sh", "-c", fmt.Sprintf("mkdir -p %s && cp /usr/bin/wcache %s/wcache", dir, dir)).CombinedOutput(); err != nil {
 				t.Fatalf("%v %s", err, out)
 			}
-			dropIn(t, fmt.Sprintf("[Service]\nExecStart=\nExecStart=%s/wcache serve --instance=%%i\nWatchdogSec=2s\n", dir))
+			dropIn(t, fmt.Sprintf("[Service]\nExecStart=\nExecStart=%s/wcache serve --instance=%%i\nWatchdogSec=10s\n", dir))
 			systemctl(t, "restart", unit)
 		}},
 	}
@@ -86,9 +87,7 @@ func TestSurvive(t *testing.T) {
 		d.do(pid)
 		if !d.same && !strings.HasPrefix(d.name, "systemctl") && !strings.HasPrefix(d.name, "new") {
 			// Until then it may accept what it won't answer any more.
-			for alive(pid) {
-				time.Sleep(time.Millisecond)
-			}
+			testmain.Eventually(t, "its end", func() bool { return !alive(pid) })
 			start = time.Now()
 		}
 		got := digests(t, ask(t, socket(), recorded(t, llama)))
@@ -105,7 +104,7 @@ func TestSurvive(t *testing.T) {
 			t.Errorf("%s: loaded again: %+v", d.name, s.Counts)
 		}
 		for i, w := range watches {
-			if !stillOpen(w) {
+			if !stillOpen(t, w) {
 				t.Errorf("%s: watch %d was closed", d.name, i)
 			}
 		}
@@ -113,9 +112,7 @@ func TestSurvive(t *testing.T) {
 	}
 	systemctl(t, "stop", unit)
 	for i, w := range watches {
-		if stillOpen(w) {
-			t.Errorf("stop: watch %d is open still", i)
-		}
+		testmain.Eventually(t, fmt.Sprintf("stop: watch %d ends", i), func() bool { return !stillOpen(t, w) })
 	}
 }
 
@@ -177,7 +174,8 @@ func TestLoaderKilled(t *testing.T) {
 	ask(t, socket(), recorded(t, "0.33.0-get_memory"))
 	pid := mainPID(t)
 	files, stored := openFiles(t, pid), property(t, "NFileDescriptorStore")
-	for i := range 10 {
+	late := 0 // loads that were not killed in time
+	for i := 0; i < 10; {
 		type answer struct {
 			reply *protocol.Reply
 			err   error
@@ -191,21 +189,32 @@ func TestLoaderKilled(t *testing.T) {
 			done <- answer{reply, err}
 		}()
 		var loader int
-		until(t, "a loader", func() bool { loader = loaderOf(pid); return loader != 0 })
+		testmain.Eventually(t, "a loader", func() bool { loader = loaderOf(pid); return loader != 0 })
 		moment := time.Duration(i*i) * time.Millisecond
 		time.Sleep(moment)
-		kill(t, loader, syscall.SIGKILL)
+		_ = syscall.Kill(loader, syscall.SIGKILL) // it may be gone
 		a := <-done
 		if a.err != nil {
 			t.Fatal(a.err)
 		}
+		if a.reply.Status == protocol.StatusOK && late < 100 { // the load was quicker: once more
+			late++
+			if out, exit := wcache(t, "evict", "--all", "--force"); exit != 0 {
+				t.Fatal(out)
+			}
+			testmain.Eventually(t, "no descriptor left", func() bool {
+				return openFiles(t, pid) <= files && property(t, "NFileDescriptorStore") == stored
+			})
+			continue
+		}
+		i++
 		if a.reply.Status != protocol.StatusError {
 			t.Errorf("killed after %v: %s", moment, a.reply.Status)
 		}
 		if s := status(t); len(s.Entries) != 0 || s.Bytes != 0 {
 			t.Errorf("killed after %v: left are %+v", moment, s.Entries)
 		}
-		until(t, "no descriptor left", func() bool { return openFiles(t, pid) <= files })
+		testmain.Eventually(t, "no descriptor left", func() bool { return openFiles(t, pid) <= files })
 		if got := property(t, "NFileDescriptorStore"); got != stored {
 			t.Errorf("killed after %v: %s descriptors stored, before %s", moment, got, stored)
 		}
@@ -237,8 +246,5 @@ func TestStopForgets(t *testing.T) {
 	if s := status(t); len(s.Entries) != 0 {
 		t.Errorf("served after a stop: %+v", s.Entries)
 	}
-	out, err := exec.Command("journalctl", "--user", "-u", unit, "-o", "cat", "-n", "20").Output()
-	if err != nil || !strings.Contains(string(out), "its descriptors are gone: the service was stopped") {
-		t.Errorf("journal: %v\n%s", err, out)
-	}
+	journal(t, "its descriptors are gone: the service was stopped")
 }

@@ -58,7 +58,7 @@ func testDriverUpdated(t *testing.T, dir string) {
 	const restart = "the driver was updated while it was in use: restart the machine, or load its kernel modules anew"
 	r.eventually("the status says so", func() bool {
 		s := r.status()
-		return s.GPU.State == "unknown" && len(s.Problems) == 1 && strings.HasSuffix(s.Problems[0], restart) && len(s.Entries) == 1
+		return s.GPU != nil && s.GPU.State == "unknown" && len(s.Problems) == 1 && strings.HasSuffix(s.Problems[0], restart) && len(s.Entries) == 1
 	})
 	_, answer := r.ask("0.33.0-get_state-llama-tp2r1")
 	r.like(answer, `error: load model: open device …: load GPU driver: libcuda.so.1: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was updated while its old kernel module stays loaded: restart the machine`+missing)
@@ -77,30 +77,27 @@ func testTenantBefore(t *testing.T, dir string) {
 	must(t, err)
 	r.nvml(fmt.Sprintf("gpu %s\ntotal 64\nused 64\nprocess %d 60\nprocess 1234567 1\n", r.uuid, pid))
 	r.serve("0")
-	answered := r.asking(llama)
-	r.eventually("the status says that it is waited", func() bool {
-		s := r.status()
-		return len(s.Entries) == 1 && s.Entries[0].Progress != nil && s.Entries[0].Progress.Waiting == "210176 bytes, of which 0 are free"
-	})
-	r.like(<-answered, fmt.Sprintf("error: load model: allocate 210176 bytes: only 0 are free, and there was no more within 1.5s; "+
+	r.refused(fmt.Sprintf("error: load model: allocate 210176 bytes: only 0 are free, and there was no more within 1.5s; "+
 		"64.0 MiB of 64.0 MiB are used: %s (pid %d) 60.0 MiB, a process (pid 1234567) 1.0 MiB, 3.0 MiB of no process (wcache evict frees what is held, all else is another program's)",
 		strings.TrimSpace(string(comm)), pid))
-	if !strings.Contains(r.log.String(), "waiting for memory of the device") {
-		t.Error("the log doesn't say that it was waited")
-	}
 	end()
 	r.free()
 	r.gets("llama-tp1r0").end()
 }
 
-// A load that waits goes on when the other program has ended.
+// A load that waits says so, and goes on when the other program has ended.
 func testTenantLeaves(t *testing.T, dir string) {
 	r := newRig(t, dir)
+	r.configure("load_timeout = \"5m\"\nmemory_wait = \"5m\"\n")
 	r.set("FAKE_CUDA_TOTAL", strconv.Itoa(64<<20))
 	_, end := r.tenant(0)
 	r.serve("0")
 	answered := r.asking(llama)
-	r.eventually("it is waited", func() bool { return strings.Contains(r.log.String(), "waiting for memory") })
+	r.eventually("the status says that it is waited", func() bool {
+		s := r.status()
+		return len(s.Entries) == 1 && s.Entries[0].Progress != nil && s.Entries[0].Progress.Waiting == "210176 bytes, of which 0 are free"
+	})
+	r.says("waiting for memory of the device")
 	end()
 	r.like(<-answered, "ok …")
 }
@@ -162,7 +159,7 @@ func testLoaderKilled(t *testing.T, dir string) {
 // A loader that hangs is ended in its time, and with it what it holds.
 func testLoaderHangs(t *testing.T, dir string) {
 	r := newRig(t, dir)
-	must(t, os.WriteFile(r.path("wcache.toml"), []byte("load_timeout = \"700ms\"\n"), 0o600))
+	r.configure("load_timeout = \"700ms\"\n")
 	r.serve("0")
 	for _, call := range []string{"cuInit:1", "cuMemcpyHtoDAsync_v2:2", "cuCtxSynchronize:1"} {
 		r.faults("FAKE_CUDA_FAIL=" + call + ":hang")
@@ -170,8 +167,9 @@ func testLoaderHangs(t *testing.T, dir string) {
 		r.free()
 	}
 	r.faults("")
-	must(t, os.WriteFile(r.path("wcache.toml"), nil, 0o600), r.cmd.Process.Signal(unix.SIGHUP))
-	r.eventually("the configuration is read", func() bool { return strings.Contains(r.log.String(), "configuration read again") })
+	r.configure("")
+	must(t, r.cmd.Process.Signal(unix.SIGHUP))
+	r.says("configuration read again")
 	r.gets("llama-tp1r0").end()
 }
 
@@ -244,20 +242,12 @@ func testForeign(t *testing.T, dir string) {
 		return r.manager.names() == "s- s- t- t-" && strings.Count(string(b), "[[entry]]\n") == 2
 	})
 	r.kill()
-	var segments []*stored
-	for i := range r.manager.held {
-		if s := &r.manager.held[i]; strings.HasPrefix(s.name, "s-") {
-			segments = append(segments, s)
-		}
-	}
-	segments[0].fd, segments[1].fd = segments[1].fd, segments[0].fd
+	r.manager.swap("s-")
 	r.serve("0")
 	if s := r.status(); len(s.Entries) != 0 {
 		t.Errorf("served are %+v", s.Entries)
 	}
-	if log := r.log.String(); strings.Count(log, "segment 0: it is the file") != 2 {
-		t.Error("the log doesn't say why")
-	}
+	r.eventually("the log says why", func() bool { return strings.Count(r.log.String(), "segment 0: it is the file") == 2 })
 	r.free()
 	r.gets("llama-tp1r0").end()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -217,10 +218,10 @@ func testSlices(t *testing.T, dir string) {
 	if x, y := a.used(one), a.used(two); x != 2<<20 || y != 2<<20 {
 		t.Errorf("the slices have %d and %d bytes", x, y)
 	}
-	if g := a.status().GPU; g.UUID != one || g.Total != 1000<<20 || g.Index != -1 || g.State != "ok" {
+	if g := a.seen("ok").GPU; g.UUID != one || g.Total != 1000<<20 || g.Index != -1 || g.State != "ok" {
 		t.Errorf("status says %+v", g)
 	}
-	if g := b.status().GPU; g.UUID != two || g.Total != 2000<<20 {
+	if g := b.seen("ok").GPU; g.UUID != two || g.Total != 2000<<20 {
 		t.Errorf("status says %+v", g)
 	}
 	p.end()
@@ -251,11 +252,13 @@ func testDroppedPrivileges(t *testing.T, dir string) {
 		t.Skip("only root starts processes of other users, and .ci/run is root; the rest is tried as this one")
 	}
 	r := newRig(t, dir)
-	self, err := os.ReadFile("/proc/self/exe")
+	self, err := os.Executable()
 	must(t, err)
-	// A program that its user can't read runs without the flag: prctl(2).
+	// A program that its user can't read runs without the flag: prctl(2). It is written
+	// by another process: one that is forked here could have the file open for writing
+	// while it is to be run.
 	program := r.path("wcache")
-	must(t, os.WriteFile(program, self, 0o711), os.Chmod(program, 0o711))
+	must(t, exec.Command("cp", self, program).Run(), os.Chmod(program, 0o711))
 	const nobody = 65534
 	must(t, filepath.WalkDir(r.dir, func(path string, _ os.DirEntry, err error) error {
 		if path == program || err != nil {

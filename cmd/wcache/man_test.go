@@ -16,12 +16,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/client"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/protocol"
 )
 
@@ -160,14 +160,13 @@ func startManual(t *testing.T, dir string, prepare func(*exec.Cmd), args ...stri
 // says waits until the log has a message.
 func (m *manual) says(t *testing.T, message string) {
 	t.Helper()
-	for range 2000 {
-		if b, err := os.ReadFile(m.log); err == nil && bytes.Contains(b, []byte(message)) {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
+	var log []byte
+	if !testmain.Within(func() bool {
+		log, _ = os.ReadFile(m.log)
+		return bytes.Contains(log, []byte(message))
+	}) {
+		t.Fatalf("it never said %q, but\n%s", message, log)
 	}
-	b, _ := os.ReadFile(m.log)
-	t.Fatalf("it never said %q, but\n%s", message, b)
 }
 
 func manualDir(t *testing.T) string {
@@ -198,17 +197,13 @@ func (m *manual) signal(t *testing.T, s os.Signal) {
 func (m *manual) stop(t *testing.T) {
 	t.Helper()
 	m.signal(t, unix.SIGSTOP)
-	for range 1000 {
+	testmain.Eventually(t, "it stops", func() bool {
 		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", m.Process.Pid))
-		if err == nil && !slices.ContainsFunc(stats, func(path string) bool {
+		return err == nil && !slices.ContainsFunc(stats, func(path string) bool {
 			b, err := os.ReadFile(path)
 			return err == nil && !bytes.Contains(b, []byte(") T "))
-		}) {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatal("it doesn't stop")
+		})
+	})
 }
 
 // dialled is a connection that may have been sent a frame.

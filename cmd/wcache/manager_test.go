@@ -132,6 +132,19 @@ func (m *manager) names() string {
 	return strings.Join(list, " ")
 }
 
+// swap has the first two of a kind change their names.
+func (m *manager) swap(prefix string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []*stored
+	for i := range m.held {
+		if s := &m.held[i]; strings.HasPrefix(s.name, prefix) {
+			list = append(list, s)
+		}
+	}
+	list[0].fd, list[1].fd = list[1].fd, list[0].fd
+}
+
 func (m *manager) close() {
 	_ = m.conn.Close()
 	<-m.ended

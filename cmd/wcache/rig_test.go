@@ -131,7 +131,7 @@ func newRig(t *testing.T, drivers string, gpus ...string) *rig {
 		envRoot + "=" + r.path("root"), envFaults + "=" + r.path("faults"),
 	}
 	r.nvml("gpu " + r.uuid + "\ntotal 16384\nused 0\necc 0")
-	must(t, os.WriteFile(r.path("wcache.toml"), []byte("load_timeout = \"60s\"\nmemory_wait = \"1500ms\"\nworkers = 2\n"), 0o600))
+	must(t, os.WriteFile(r.path("wcache.toml"), []byte("load_timeout = \"5m\"\nmemory_wait = \"1500ms\"\nworkers = 2\n"), 0o600))
 	t.Cleanup(r.end)
 	return r
 }
@@ -242,15 +242,26 @@ func (r *rig) end() {
 	if r.Failed() {
 		r.Logf("log:\n%s", r.log.String())
 	}
-	if n := r.used(r.uuid); n != 0 {
-		r.Errorf("%d bytes of the GPU are in use at the end", n)
-	}
+	// A loader that has done its job is not waited for by anybody.
+	r.eventually("nothing of the GPU is in use", func() bool { return r.used(r.uuid) == 0 })
 }
 
 // eventually waits for what happens in another process.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.Helper()
 	testmain.Eventually(r.T, what, ok)
+}
+
+// says waits until the log has a text: it comes by a pipe, later than answers do.
+func (r *rig) says(text string) {
+	r.Helper()
+	r.eventually("the log says "+text, func() bool { return strings.Contains(r.log.String(), text) })
+}
+
+// configure writes the configuration for what is started from now on, or for a SIGHUP.
+func (r *rig) configure(text string) {
+	r.Helper()
+	must(r.T, os.WriteFile(r.path("wcache.toml"), []byte(text), 0o600))
 }
 
 // status asks the daemon for its status.

@@ -15,13 +15,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 var update = flag.Bool("update", false, "rewrite the outputs in testdata/script")
@@ -132,14 +132,11 @@ func shows(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
+// until is testmain.Eventually in a script.
 func until(ts *testscript.TestScript, what string, ok func() bool) {
-	for range 2000 {
-		if ok() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
+	if !testmain.Within(ok) {
+		ts.Fatalf("it never came that %s", what)
 	}
-	ts.Fatalf("it never came that %s", what)
 }
 
 // signal SIGNAL SOCKET sends a signal to who listens on a socket.

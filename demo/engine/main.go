@@ -24,8 +24,9 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// patience is how long an answer may take, the load of a tiny model included.
-const patience = 10 * time.Second
+// patience is how long an answer may take, the load of a tiny model and the start of
+// the service included, on a machine that is busy with other things.
+const patience = time.Minute
 
 type options struct {
 	socket  string

@@ -20,6 +20,7 @@ import (
 	"github.com/wcache/wcache/device/cuda/fake"
 	"github.com/wcache/wcache/device/devicetest"
 	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // kind is a vendor's GPU, of a fake driver.
@@ -84,17 +85,13 @@ func openKeeper(t *testing.T, k kind) *cuda.Keeper {
 // release a little later.
 func wantFree(t *testing.T, d device.Device, want int64) {
 	t.Helper()
-	var free int64
-	for range 1000 {
-		var err error
-		if free, err = d.Free(); err != nil {
+	testmain.Eventually(t, fmt.Sprint(want, " bytes are free"), func() bool {
+		free, err := d.Free()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if free == want {
-			return
-		}
-	}
-	t.Errorf("%d bytes are free, want %d", free, want)
+		return free == want
+	})
 }
 
 // readKept reads a segment of this process in another one.

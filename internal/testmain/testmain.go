@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -28,23 +29,37 @@ func Run(m *testing.M) {
 	before := open()
 	code := m.Run()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "testmain: goroutines are left:", err)
-			code = 1
+		left := leaks(before)
+		for begin := time.Now(); len(left) > 0 && time.Since(begin) < endTime; left = leaks(before) {
+			time.Sleep(between)
 		}
-		for _, leak := range fd.Open() {
-			fmt.Fprintln(os.Stderr, "testmain: descriptor is left, made at:\n"+leak)
+		for _, what := range left {
+			fmt.Fprintln(os.Stderr, "testmain:", what)
 			code = 1
-		}
-		after := open()
-		for _, n := range slices.Sorted(maps.Keys(after)) {
-			if _, ok := before[n]; !ok {
-				fmt.Fprintf(os.Stderr, "testmain: descriptor %s is left: %s\n", n, after[n])
-				code = 1
-			}
 		}
 	}
 	os.Exit(code)
+}
+
+// endTime is how long what the tests have ended may take to be gone.
+const endTime = 30 * time.Second
+
+// leaks says which goroutines are left, and which descriptors that were not there
+// before.
+func leaks(before map[string]string) (left []string) {
+	if err := goleak.Find(); err != nil {
+		left = append(left, "goroutines are left: "+err.Error())
+	}
+	for _, made := range fd.Open() {
+		left = append(left, "descriptor is left, made at:\n"+made)
+	}
+	after := open()
+	for _, n := range slices.Sorted(maps.Keys(after)) {
+		if _, ok := before[n]; !ok {
+			left = append(left, fmt.Sprintf("descriptor %s is left: %s", n, after[n]))
+		}
+	}
+	return left
 }
 
 // open lists this process's descriptors by number. Those that Go's runtime opens

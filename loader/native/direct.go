@@ -50,14 +50,14 @@ func (s *source) openDirect() error {
 	}
 	// Without it a probe would have the kernel read ahead what is about to be read.
 	_ = unix.Fadvise(probe.Int(), 0, 0, unix.FADV_RANDOM)
-	s.direct, s.probe = direct, probe
+	s.direct, s.probe, s.cached = direct, probe, s.inCache
 	return nil
 }
 
-// cached reports whether a block of n bytes at off is in the page cache, by one of
-// its bytes. Asking may bring that byte's page in, so each asks for another.
-// Where it can't be told it is.
-func (s *source) cached(off int64, n int) bool {
+// inCache reports whether a block of n bytes at off is in the page cache, by one of
+// its bytes. Asking may bring that byte's page in, so each asks for another; where
+// that is quicker than the answer, or it can't be told, the block is said to be there.
+func (s *source) inCache(off int64, n int) bool {
 	var b [1]byte
 	_, err := unix.Preadv2(s.probe.Int(), [][]byte{b[:]}, off+rand.Int64N(int64(n)), unix.RWF_NOWAIT)
 	return !errors.Is(err, unix.EAGAIN)

@@ -5,17 +5,157 @@ package native
 
 import (
 	"bytes"
+	"errors"
+	"math/rand/v2"
 	"os"
+	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/tensor"
 )
 
-// forget drops a file from the page cache.
+// splitSource is a source whose two ways lead to files of different bytes: what was
+// read tells by which way it came.
+func splitSource(t *testing.T, size int) (s *source, through, past []byte) {
+	t.Helper()
+	file, other := randomFile(t, "through", size), randomFile(t, "past", size)
+	sources, err := openSources([]layout.File{file}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSources(sources) })
+	if s = sources[0]; s.direct == nil {
+		t.Skip("the file system of TMPDIR has no O_DIRECT; TestFill is about the way that it has")
+	}
+	n, err := unix.Open(other.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Dup3(n, s.direct.Int(), unix.O_CLOEXEC), unix.Close(n)); err != nil {
+		t.Fatal(err)
+	}
+	var memory aligned
+	defer memory.free()
+	if b, err := memory.bytes(alignBytes); err != nil {
+		t.Fatal(err)
+	} else if _, err := unix.Pread(s.direct.Int(), b, 0); err != nil {
+		t.Skipf("the file system of TMPDIR takes O_DIRECT and doesn't read so: %v; TestDirectRefused is about that", err)
+	}
+	for path, b := range map[string]*[]byte{file.Path: &through, other.Path: &past} {
+		if *b, err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s, through, past
+}
+
+// Blocks of odd offsets and lengths, up to a last byte that ends no sector, come
+// past the page cache where they aren't in it, and through it where they are.
+func TestDirect(t *testing.T) {
+	const (
+		head  = 12_345
+		size  = 9_900_001
+		block = 2 << 20 // and the last one is longer than directBytes, too
+	)
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, tt := range []struct {
+		name   string
+		cached func() bool
+	}{
+		{"past the cache", func() bool { return false }},
+		{"through the cache", func() bool { return true }},
+		{"some of each", func() bool { return random.IntN(2) == 0 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, through, past := splitSource(t, size)
+			var mu sync.Mutex
+			want := bytes.Clone(through)
+			asked := make(map[int64]int)
+			s.cached = func(off int64, n int) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				asked[off] = n
+				if tt.cached() {
+					return true
+				}
+				copy(want[off:], past[off:off+int64(n)])
+				return false
+			}
+			bytesToFill := int64(size - head)
+			plan := &layout.Plan{Files: []layout.File{s.file}, Table: tableOf([]int64{bytesToFill}), Copies: []layout.Copy{{
+				Dst: 0, Src: head, Rows: 1, RowBytes: bytesToFill, SrcStride: bytesToFill, From: tensor.U8, To: tensor.U8,
+			}}}
+			buf, err := host.Open().Alloc(bytesToFill)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer buf.Close()
+			if err := fillFrom(t.Context(), []*source{s}, plan, buf, Options{Workers: 2, BlockBytes: block}); err != nil {
+				t.Fatal(err)
+			}
+			if got := contents(t, buf)[:bytesToFill]; !bytes.Equal(got, want[head:]) {
+				t.Error("bytes came by the other way than they had to, or are others than the file's")
+			}
+			every := map[int64]int{}
+			for off := head; off < size; off += block {
+				every[int64(off)] = min(block, size-off)
+			}
+			if diff := cmp.Diff(every, asked); diff != "" {
+				t.Errorf("blocks that were asked for in the cache (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is small, and what is read in pieces, comes through the cache unasked.
+func TestDirectSmall(t *testing.T) {
+	s, through, _ := splitSource(t, 2*directBytes)
+	s.cached = func(int64, int) bool {
+		t.Error("asked for the cache")
+		return false
+	}
+	w := &worker{}
+	defer w.aligned.free()
+	got := make([]byte, directBytes-1)
+	if err := w.readBlock(s, got, 77); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, through[77:][:len(got)]) {
+		t.Error("other bytes than the file's")
+	}
+}
+
+// Whatever is in the page cache, the bytes are the file's.
+func TestFillDirect(t *testing.T) {
+	file := randomFile(t, "any way", 9_900_001)
+	want, err := os.ReadFile(file.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		forget(t, file.Path) // if the kernel likes to
+		plan := wholePlan(file)
+		buf, err := host.Open().Alloc(plan.Table.Segments[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer buf.Close()
+		if err := Fill(t.Context(), plan, buf, Options{Workers: 2, BlockBytes: 2 << 20, Direct: true}); err != nil {
+			t.Fatal(err)
+		}
+		if got := contents(t, buf)[:len(want)]; !bytes.Equal(got, want) {
+			t.Error("the segment has other bytes than the file")
+		}
+	}
+}
+
+// forget asks the kernel to drop a file from the page cache.
 func forget(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -31,57 +171,47 @@ func forget(t *testing.T, path string) {
 	}
 }
 
-// Blocks of odd offsets and lengths, up to a last byte that ends no sector, come
-// past the page cache and leave nothing in it; what is in it is taken from there.
-func TestDirect(t *testing.T) {
-	const head = 12_345
-	file := randomFile(t, "direct", 9_000_001)
-	want, err := os.ReadFile(file.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want = want[head:]
-	n := file.Stamp.Size - head
-	plan := &layout.Plan{Files: []layout.File{file}, Table: tableOf([]int64{n}), Copies: []layout.Copy{{
-		Dst: 0, Src: head, Rows: 1, RowBytes: n, SrcStride: n, From: tensor.U8, To: tensor.U8,
-	}}}
-	sources, err := openSources(plan.Files, true)
+// Pages that are locked are found in the page cache, and of a file that the kernel was
+// asked to drop it is said some time that it isn't there: the kernel drops what it
+// likes, and may read the byte that was asked for before it answers.
+func TestInCache(t *testing.T) {
+	const size = 4 * alignBytes // which anybody may lock
+	file := randomFile(t, "cached", size)
+	sources, err := openSources([]layout.File{file}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeSources(sources)
 	s := sources[0]
-	forget(t, file.Path)
-	if s.direct == nil || s.cached(head, 2<<20) {
-		t.Skip("the file system of TMPDIR has no O_DIRECT or can't say what is cached; TestFill is about the way that it has")
+	if s.direct == nil {
+		t.Skip("the file system of TMPDIR has no O_DIRECT, so that nobody asks")
 	}
-	for _, step := range []struct {
-		name   string
-		direct bool
-		cached bool // afterwards
-	}{
-		{"past the cache", true, false},
-		{"by the cache", false, true},
-		{"from the cache", true, true},
-	} {
-		t.Run(step.name, func(t *testing.T) {
-			d := host.Open()
-			buf, err := d.Alloc(n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer buf.Close()
-			if err := Fill(t.Context(), plan, buf, Options{Workers: 2, BlockBytes: 2 << 20, Direct: step.direct}); err != nil {
-				t.Fatal(err)
-			}
-			if got := contents(t, buf)[:n]; !bytes.Equal(got, want) {
-				t.Error("the segment has other bytes than the file")
-			}
-			if got := s.cached(head+4<<20, 2<<20); got != step.cached {
-				t.Errorf("the file is in the page cache: %v, want %v", got, step.cached)
-			}
-		})
+	locked, err := unix.Mmap(s.fd.Int(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := unix.Mlock(locked); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if !s.inCache(0, size) {
+			t.Fatal("locked pages are said not to be in the cache")
+		}
+	}
+	if err := unix.Munmap(locked); err != nil {
+		t.Fatal(err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(s.fd.Int(), &fs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Preadv2(s.probe.Int(), [][]byte{make([]byte, 1)}, 0, unix.RWF_NOWAIT); fs.Type == unix.TMPFS_MAGIC || errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("the file system of TMPDIR keeps all files in memory, or can't say what it keeps there")
+	}
+	testmain.Eventually(t, "a file isn't in the cache", func() bool {
+		forget(t, file.Path)
+		return !s.inCache(0, size)
+	})
 }
 
 // A file system may take O_DIRECT when a file is opened and refuse to read so.
@@ -107,7 +237,7 @@ func TestDirectRefused(t *testing.T) {
 	if err := unix.Close(n); err != nil {
 		t.Fatal(err)
 	}
-	forget(t, file.Path)
+	s.cached = func(int64, int) bool { return false }
 	w := &worker{}
 	defer w.aligned.free()
 	got := make([]byte, 2<<20)

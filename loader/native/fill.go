@@ -50,6 +50,16 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) 
 	if err := Check(plan, buf.Bytes()); err != nil {
 		return err
 	}
+	sources, err := openSources(plan.Files, o.Direct)
+	if err != nil {
+		return err
+	}
+	defer closeSources(sources)
+	return fillFrom(ctx, sources, plan, buf, o)
+}
+
+// fillFrom is Fill of a plan that was checked, with its files open.
+func fillFrom(ctx context.Context, sources []*source, plan *layout.Plan, buf device.Buffer, o Options) error {
 	workers, blockBytes, progress := o.Workers, o.BlockBytes, o.Progress
 	if workers <= 0 {
 		workers = defaultWorkers()
@@ -61,12 +71,6 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) 
 	if progress == nil {
 		progress = func(int64) {}
 	}
-	sources, err := openSources(plan.Files, o.Direct)
-	if err != nil {
-		return err
-	}
-	defer closeSources(sources)
-
 	tasks, casts := cut(plan, int64(blockBytes)), castsOf(plan.Copies)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -47,6 +47,9 @@ type source struct {
 
 	// For what isn't in the page cache; nil: everything goes through it.
 	direct, probe *fd.FD
+	// cached is inCache, but where a test has to choose the way: what is in the page
+	// cache is the kernel's affair, and changes at any moment.
+	cached func(off int64, n int) bool
 }
 
 func openSources(files []layout.File, direct bool) ([]*source, error) {
