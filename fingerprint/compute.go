@@ -139,6 +139,9 @@ func (c computer) field(name string) (any, error) {
 	case "checkpoint":
 		return c.checkpoint(), nil
 	case "model_arch":
+		if err := config.Check(hfconfig.Architecture); err != nil {
+			return nil, &Uncomputable{name, err.Error()}
+		}
 		if len(config.Architectures) == 0 {
 			return nil, &Uncomputable{name, "config.json names no architectures"}
 		}
@@ -223,8 +226,18 @@ func (c computer) dtype() (any, error) {
 	default:
 		return nil, &Uncomputable{name, fmt.Sprintf("vLLM has no --dtype %q", c.options.DType)}
 	}
+	for _, part := range []hfconfig.Part{hfconfig.ElementType, hfconfig.Architecture} {
+		if err := config.Check(part); err != nil {
+			return nil, &Uncomputable{name, err.Error()}
+		}
+	}
 	own := config.DType
 	if own == "" {
+		for _, key := range []string{"vision_config", "encoder_config"} {
+			if config.Raw[key] != nil {
+				return nil, &Uncomputable{name, fmt.Sprintf("config.json has none, and %s may have a say", key)}
+			}
+		}
 		var err error
 		if own, err = c.fileDType(); err != nil {
 			return nil, err

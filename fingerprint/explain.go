@@ -26,20 +26,25 @@ const (
 )
 
 // Difference is a field of an engine's key that isn't what the files of a
-// directory give.
+// directory give, or of which these files say nothing for sure.
 type Difference struct {
 	Field    string `json:"field"`
 	Engine   any    `json:"engine"`
-	Computed any    `json:"computed"` // nil for Unknown
+	Computed any    `json:"computed"` // nil where it isn't certain
 	Why      string `json:"why"`      // for people: the engine's option or the file that makes it
 	Blame    Blame  `json:"blame"`
+	// Certain tells that the directory gives a value, and another one than the
+	// engine's. If not, its value can't be computed, such as of a config.json with
+	// values of other types than documented, and may well be the engine's: nobody
+	// may pass over a directory for that.
+	Certain bool `json:"certain"`
 }
 
 // Explain compares the fields of an engine's key that come from files with what
 // a directory gives: checkpoint, model_arch, dtype, quantization,
 // quant_config_hash and rope_parameters_hash, in this order, and only those that
 // the key has. An engine without options finds no difference. Fields that can't
-// be computed are in the list, as Unknown.
+// be computed are in the list, as Unknown and not Certain.
 //
 // A checkpoint that is a model's name or path says nothing of a directory, and
 // is not compared.
@@ -57,9 +62,8 @@ func Explain(engine Key, d *weights.Dir) []Difference {
 			continue
 		}
 		ours, err := c.field(name)
-		var u *Uncomputable
-		if errors.As(err, &u) {
-			list = append(list, Difference{Field: name, Engine: theirs, Why: u.Reason, Blame: Unknown})
+		if err != nil {
+			list = append(list, Difference{Field: name, Engine: theirs, Why: reason(err), Blame: Unknown})
 			continue
 		}
 		if same(theirs, ours) {
@@ -68,11 +72,20 @@ func Explain(engine Key, d *weights.Dir) []Difference {
 		if name == "quantization" && ours == nil {
 			online = true
 		}
-		diff := Difference{Field: name, Engine: theirs, Computed: ours}
+		diff := Difference{Field: name, Engine: theirs, Computed: ours, Certain: true}
 		diff.Why, diff.Blame = why(name, online, engine)
 		list = append(list, diff)
 	}
 	return list
+}
+
+// reason leaves out the field, which is told beside it.
+func reason(err error) string {
+	var u *Uncomputable
+	if errors.As(err, &u) {
+		return u.Reason
+	}
+	return err.Error()
 }
 
 // why says what makes a field.

@@ -19,7 +19,7 @@ import (
 // RopePayload is the text that vLLM takes rope_parameters_hash of:
 // hash_rope_parameters of its protocol.py. The error is an [*Uncomputable].
 func RopePayload(c *hfconfig.Config) (string, error) {
-	if err := c.CheckRope(); err != nil {
+	if err := c.Check(hfconfig.RopeParameters); err != nil {
 		return "", &Uncomputable{Field: "rope_parameters_hash", Reason: err.Error()}
 	}
 	var rope any // null without parameters
@@ -58,21 +58,29 @@ func legacyQuantPayload(c *hfconfig.Config) (string, error) {
 // _normalize_quantization_config of its model_arch_config_convertor.py. nil means
 // that there is none.
 func quantConfig(c *hfconfig.Config) (any, error) {
-	if c.Quantization == nil {
-		return nil, nil
+	uncomputable := func(format string, args ...any) (any, error) {
+		return nil, &Uncomputable{Field: "quant_config_hash", Reason: fmt.Sprintf(format, args...)}
 	}
-	given, ok := c.Quantization.(map[string]any)
-	if !ok {
-		return nil, &Uncomputable{Field: "quant_config_hash", Reason: fmt.Sprintf("quantization_config is %T, not an object", c.Quantization)}
+	if err := c.Check(hfconfig.Quantization); err != nil {
+		return uncomputable("%v", err)
+	}
+	given, _ := c.Quantization.(map[string]any)
+	if given == nil {
+		return nil, nil
 	}
 	q := maps.Clone(given)
 	method, ok := q["quant_method"].(string)
-	if _, there := q["quant_method"]; there && !ok {
-		return nil, &Uncomputable{Field: "quant_config_hash", Reason: fmt.Sprintf("quant_method is %v, not a string", q["quant_method"])}
+	if !ok && has(q, "quant_method") {
+		return uncomputable("quant_method is %s, not a string", hfconfig.Show(q["quant_method"]))
 	}
-	if algo, ok := modelOpt(q); ok {
-		if method, ok = modelOptMethods[strings.ToUpper(algo)]; !ok {
-			return nil, &Uncomputable{Field: "quant_config_hash", Reason: fmt.Sprintf("ModelOpt's quant_algo %q is not known", algo)}
+	algo, err := modelOpt(q)
+	if err != nil {
+		return uncomputable("%v", err)
+	}
+	if algo != nil {
+		name, _ := algo.(string)
+		if method, ok = modelOptMethods[strings.ToUpper(name)]; !ok {
+			return uncomputable("ModelOpt's quant_algo %s is not known", hfconfig.Show(algo))
 		}
 	}
 	q["quant_method"] = strings.ReplaceAll(strings.ToLower(method), "compressed_tensors", "compressed-tensors")
@@ -87,16 +95,24 @@ var modelOptMethods = map[string]string{
 	"MIXED_PRECISION":           "modelopt_mixed",
 }
 
-// modelOpt is the quant_algo of a configuration that ModelOpt wrote.
-func modelOpt(q map[string]any) (algo string, ok bool) {
-	producer, _ := q["producer"].(map[string]any)
-	inner, _ := q["quantization"].(map[string]any)
-	_, old := inner["modelopt_quant_config"]
-	if producer["name"] != "modelopt" && !old {
-		return "", false
+func has(m map[string]any, key string) bool { _, ok := m[key]; return ok }
+
+// modelOpt is the quant_algo of a configuration that ModelOpt wrote, nil without
+// one. It is an error where vLLM would ask something for keys that has none.
+func modelOpt(q map[string]any) (any, error) {
+	producer, ok := q["producer"].(map[string]any)
+	if !ok && has(q, "producer") {
+		return nil, fmt.Errorf("producer is %s, not an object", hfconfig.Show(q["producer"]))
 	}
-	algo, ok = inner["quant_algo"].(string)
-	return algo, ok
+	inner, ok := q["quantization"].(map[string]any)
+	ours := producer["name"] == "modelopt"
+	if !ok && ours && has(q, "quantization") {
+		return nil, fmt.Errorf("quantization is %s, not an object", hfconfig.Show(q["quantization"]))
+	}
+	if !ours && !has(inner, "modelopt_quant_config") {
+		return nil, nil
+	}
+	return inner["quant_algo"], nil
 }
 
 // integral turns floats without a fraction into integers, as vLLM does for rope:

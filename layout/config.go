@@ -4,10 +4,14 @@
 package layout
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/hfconfig"
 )
 
 // Limits of a configuration's numbers: far beyond any published model, and low
@@ -20,29 +24,54 @@ const (
 )
 
 // unlike lists keys of config.json that change what vLLM builds into something
-// that this package doesn't build, unless they have one of the given values.
+// that this package doesn't build, unless they have one of the given values. None
+// counts as if the key were absent, but where vLLM reads the key with another
+// default, or transformers refuses it.
 var unlike = []struct {
 	key    string
 	field  string
 	values []any
+	none   bool // counts as absent
 	reason string
 }{
-	{"text_config", "model_arch", nil, "multimodal models are not built"},
-	{"vision_config", "model_arch", nil, "multimodal models are not built"},
-	{"audio_config", "model_arch", nil, "multimodal models are not built"},
-	{"thinker_config", "model_arch", nil, "multimodal models are not built"},
-	{"speculators_config", "is_draft", nil, "draft models share tensors with their target"},
-	{"target_layer_count", "is_draft", nil, "draft models share tensors with their target"},
-	{"compression_config", "quantization", nil, quantized},
-	{"is_causal", "model_arch", []any{true}, "encoders are not built"},
-	{"hidden_act", "model_arch", []any{"silu"}, "vLLM's classes know silu only"},
-	{"hidden_activation", "model_arch", []any{"silu"}, "vLLM's classes know silu only"},
-	{"qk_norm", "model_arch", []any{false}, "norms of queries and keys are built for Qwen3 only"},
-	{"ada_rms_norm_t_cond", "model_arch", []any{false}, "adaptive norms are not built"},
-	{"dual_chunk_attention_config", ropeField, nil, "dual chunk attention has several rope caches"},
+	{"text_config", "model_arch", nil, true, multimodal},
+	{"text_encoder", "model_arch", nil, true, multimodal},
+	{"decoder", "model_arch", nil, true, multimodal},
+	{"generator", "model_arch", nil, true, multimodal},
+	{"llm_config", "model_arch", nil, true, multimodal},
+	{"vision_config", "model_arch", nil, true, multimodal},
+	{"audio_config", "model_arch", nil, true, multimodal},
+	{"thinker_config", "model_arch", nil, true, multimodal},
+	{"per_layer_config", "model_arch", nil, true, "layers that differ from each other are not built"},
+	{"speculators_config", "is_draft", nil, true, "draft models share tensors with their target"},
+	{"target_layer_count", "is_draft", nil, true, "draft models share tensors with their target"},
+	{"compression_config", "quantization", nil, true, quantized},
+	{"is_causal", "model_arch", []any{true}, false, "encoders are not built"},
+	{"hidden_act", "model_arch", []any{"silu"}, false, "vLLM's classes know silu only"},
+	{"hidden_activation", "model_arch", []any{"silu"}, true, "vLLM's classes know silu only"},
+	{"qk_norm", "model_arch", []any{false}, true, "norms of queries and keys are built for Qwen3 only"},
+	{"ada_rms_norm_t_cond", "model_arch", []any{false}, true, "adaptive norms are not built"},
+	{"dual_chunk_attention_config", ropeField, nil, true, "dual chunk attention has several rope caches"},
 }
 
-const quantized = "quantized weights depend on the kernel that is chosen for them"
+const (
+	multimodal = "multimodal models are not built"
+	quantized  = "quantized weights depend on the kernel that is chosen for them"
+)
+
+// readable refuses a configuration of which one of the given parts can't be told.
+func readable(c *hfconfig.Config, parts ...hfconfig.Part) error {
+	fields := map[hfconfig.Part]string{
+		hfconfig.Architecture: "model_arch", hfconfig.Shapes: "model_arch",
+		hfconfig.Quantization: "quantization", hfconfig.RopeParameters: ropeField,
+	}
+	for _, p := range parts {
+		if err := c.Check(p); err != nil {
+			return refuse(fields[p], "config.json: %v", err)
+		}
+	}
+	return nil
+}
 
 // describe reads a model of the family out of a directory. It refuses everything
 // that would change the tensors and isn't built here.
@@ -50,6 +79,9 @@ func describe(d *weights.Dir) (*dense, error) {
 	c := d.Config
 	if c.MistralFormat {
 		return nil, refuse("model_arch", "vLLM takes this model's configuration from params.json, which is not read here")
+	}
+	if err := readable(c, hfconfig.Architecture); err != nil {
+		return nil, err
 	}
 	if len(c.Architectures) != 1 {
 		return nil, refuse("model_arch", "config.json names %d architectures", len(c.Architectures))
@@ -62,16 +94,27 @@ func describe(d *weights.Dir) (*dense, error) {
 	if !c.Known || c.ModelType != m.modelType {
 		return nil, refuse("model_arch", "%q with a configuration of type %q, not %q", m.arch, c.ModelType, m.modelType)
 	}
+	if err := readable(c, hfconfig.Quantization, hfconfig.Shapes, hfconfig.RopeParameters); err != nil {
+		return nil, err
+	}
 	if c.Quantization != nil {
 		return nil, refuse("quantization", "%s", quantized)
 	}
 	for _, u := range unlike {
-		if v, ok := c.Raw[u.key]; ok && v != nil && !oneOf(v, u.values) {
+		v, given := c.Raw[u.key]
+		switch {
+		case !given || v == nil && u.none || oneOf(v, u.values):
+		case u.values == nil:
 			return nil, refuse(u.field, "%s in config.json: %s", u.key, u.reason)
+		default:
+			return nil, refuse(u.field, "%s is %s in config.json: %s", u.key, hfconfig.Show(v), u.reason)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(d.Path, "modules.json")); err == nil {
+	switch _, err := os.Stat(filepath.Join(d.Path, "modules.json")); {
+	case err == nil:
 		return nil, refuse("model_arch", "modules.json is there: vLLM serves sentence-transformers models as embedding models, which have no lm_head")
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("look for modules.json: %w", err)
 	}
 	m.hidden, m.inner, m.layers = c.HiddenSize, c.IntermediateSize, c.Layers
 	m.heads, m.kvHeads, m.headDim = c.Heads, c.KVHeads, c.HeadDim

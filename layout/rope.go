@@ -5,7 +5,9 @@ package layout
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/wcache/wcache/weights/hfconfig"
 )
@@ -22,31 +24,33 @@ const ropeField = "rope_parameters_hash"
 // those that it computes there, where that is recorded; the note says if it isn't.
 func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	r := m.rope
-	if r.Nested() {
-		return Rope{}, "", refuse(ropeField, "rope parameters for each layer type are not built")
-	}
-	for _, key := range []string{"mrope_section", "xdrope_section", "use_fope", "rope_dim", "alpha", "short_factor", "long_factor"} {
-		if v, ok := r[key]; ok && v != nil && v != false {
-			return Rope{}, "", refuse(ropeField, "%s: rope of this kind is not built", key)
+	for _, key := range slices.Sorted(maps.Keys(r)) {
+		if _, object := r[key].(map[string]any); object {
+			return Rope{}, "", refuse(ropeField, "%s is %s: rope parameters for each layer type are not built", key, hfconfig.Show(r[key]))
 		}
 	}
-	dim, err := m.rotaryDim()
-	if err != nil {
-		return Rope{}, "", err
-	}
-	base, err := number(r, "rope_theta", 10000)
-	if err != nil {
-		return Rope{}, "", err
-	}
-	if !(base >= 1 && base <= 1e30) {
-		return Rope{}, "", refuse(ropeField, "rope_theta is %v", base)
-	}
-	kind := r.Type()
-	build, ok := ropes[kind]
-	if !ok {
-		return Rope{}, "", refuse(ropeField, "rope_type %q is not built", kind)
+	for _, k := range otherKinds {
+		if v, given := r[k.key]; given && !oneOf(v, k.values) {
+			return Rope{}, "", refuse(ropeField, "%s is %s: rope of this kind is not built", k.key, hfconfig.Show(v))
+		}
 	}
 	g := ropeGet{r: r, cuda: cuda}
+	dim := g.rotaryDim(m.headDim)
+	base := g.may("rope_theta", 10000)
+	if g.err == nil && !(base >= 1 && base <= 1e30) {
+		g.refuse("rope_theta is %s, not between 1 and 1e30", hfconfig.Show(r["rope_theta"]))
+	}
+	kind := "default"
+	if _, given := r["rope_type"]; given {
+		kind = r.Type()
+	}
+	build, ok := ropes[kind]
+	if !ok {
+		g.refuse("rope_type %q is not built", kind)
+	}
+	if g.err != nil {
+		return Rope{}, "", g.err
+	}
 	out := build(&g, geometry{dim: dim, base: base, positions: m.positions, power: g.power})
 	if g.err != nil {
 		return Rope{}, "", g.err
@@ -62,20 +66,20 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	return out, g.note, nil
 }
 
-// rotaryDim is how many of a head's elements are rotated.
-func (m *dense) rotaryDim() (int, error) {
-	partial, err := number(m.rope, "partial_rotary_factor", 1)
-	if err != nil {
-		return 0, err
-	}
-	if !(partial > 0 && partial <= 1) {
-		return 0, refuse(ropeField, "partial_rotary_factor is %v", partial)
-	}
-	dim := int(float64(m.headDim) * partial)
-	if dim < 2 || dim%2 != 0 {
-		return 0, refuse(ropeField, "%d rotated elements of a head", dim)
-	}
-	return dim, nil
+// otherKinds are rope parameters that make another kind of cache, unless they have
+// one of the given values. Of the first three vLLM only asks whether they are
+// there.
+var otherKinds = []struct {
+	key    string
+	values []any
+}{
+	{"mrope_section", nil},
+	{"xdrope_section", nil},
+	{"alpha", nil},
+	{"use_fope", []any{nil, false}},
+	{"rope_dim", []any{nil}},
+	{"short_factor", []any{nil}},
+	{"long_factor", []any{nil}},
 }
 
 // geometry is what every kind of rope starts from.
@@ -86,7 +90,8 @@ type geometry struct {
 	power     func(base float64, dim int) []float32 // base^(2i/dim) for each pair of elements
 }
 
-// ropeGet reads parameters and keeps the first error.
+// ropeGet reads parameters of the types that they are documented to have, and keeps
+// the first error.
 type ropeGet struct {
 	r    hfconfig.Rope
 	cuda bool
@@ -94,39 +99,83 @@ type ropeGet struct {
 	note string
 }
 
-// must is a number that has to be there and be positive.
-func (g *ropeGet) must(name string) float64 {
-	v := g.may(name, math.NaN())
-	if g.err == nil && !(v > 0 && v <= math.MaxInt32) {
-		g.err = refuse(ropeField, "%s is missing or no positive number", name)
-	}
-	return v
-}
-
-func (g *ropeGet) may(name string, missing float64) float64 {
-	v, err := number(g.r, name, missing)
+func (g *ropeGet) refuse(format string, args ...any) {
 	if g.err == nil {
-		g.err = err
+		g.err = refuse(ropeField, format, args...)
+	}
+}
+
+// rotaryDim is how many of a head's elements are rotated.
+func (g *ropeGet) rotaryDim(headDim int64) int {
+	partial := g.may("partial_rotary_factor", 1)
+	if g.err == nil && !(partial > 0 && partial <= 1) {
+		g.refuse("partial_rotary_factor is %s, not between 0 and 1", hfconfig.Show(g.r["partial_rotary_factor"]))
+	}
+	dim := int(float64(headDim) * partial)
+	if g.err == nil && (dim < 2 || dim%2 != 0) {
+		g.refuse("%d rotated elements of a head", dim)
+	}
+	return dim
+}
+
+// must is a positive number that has to be there.
+func (g *ropeGet) must(key string) float64 {
+	if _, given := g.r[key]; !given {
+		g.refuse("%s is missing", key)
+	}
+	return g.positive(key, 1)
+}
+
+// positive is one that may be missing.
+func (g *ropeGet) positive(key string, missing float64) float64 {
+	v := g.may(key, missing)
+	if !(v > 0 && v <= math.MaxInt32) {
+		g.refuse("%s is %s, not a positive number", key, hfconfig.Show(g.r[key]))
 	}
 	return v
 }
 
-// number is a number among rope parameters; missing where the key is absent or
-// null.
-func number(r hfconfig.Rope, name string, missing float64) (float64, error) {
-	if v, ok := r[name]; !ok || v == nil {
-		return missing, nil
+// may is a finite number, missing where the key is absent.
+func (g *ropeGet) may(key string, missing float64) float64 {
+	v, given := g.r[key]
+	if !given {
+		return missing
 	}
-	f, ok := r.Float(name)
+	switch v := v.(type) {
+	case int64:
+		return float64(v)
+	case float64:
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			return v
+		}
+	}
+	g.refuse("%s is %s, not a number", key, hfconfig.Show(v))
+	return missing
+}
+
+// mayNone is the same of a key that vLLM takes for absent where it is None.
+func (g *ropeGet) mayNone(key string, missing float64) float64 {
+	if v, given := g.r[key]; given && v == nil {
+		return missing
+	}
+	return g.may(key, missing)
+}
+
+// flag is true or false, missing where the key is absent.
+func (g *ropeGet) flag(key string, missing bool) bool {
+	v, given := g.r[key]
+	if !given {
+		return missing
+	}
+	b, ok := v.(bool)
 	if !ok {
-		return 0, refuse(ropeField, "%s is no number", name)
+		g.refuse("%s is %s, not true or false", key, hfconfig.Show(v))
 	}
-	return f, nil
+	return b
 }
 
 // ropes are the kinds that are built, by rope_type.
 var ropes = map[string]func(*ropeGet, geometry) Rope{
-	"":        plainRope,
 	"default": plainRope,
 	"linear":  linearRope,
 	"dynamic": dynamicRope,
@@ -150,12 +199,12 @@ func linearRope(get *ropeGet, g geometry) Rope {
 // dynamicRope raises the base (dynamic_ntk_scaling_rope.py).
 func dynamicRope(get *ropeGet, g geometry) Rope {
 	factor := get.must("factor")
-	trained := get.may("max_trained_positions", float64(g.positions))
+	trained := get.positive("max_trained_positions", float64(g.positions))
 	stretch := float64(factor*float64(g.positions)/trained) - (factor - 1)
 	dim := float64(g.dim)
 	base := g.base * math.Pow(stretch, dim/(dim-2))
 	if get.err == nil && !(base >= 1 && base <= 1e30) {
-		get.err = refuse(ropeField, "dynamic scaling makes a base of %v", base)
+		get.refuse("dynamic scaling makes a base of %s", hfconfig.Show(base))
 		return Rope{}
 	}
 	r := plainRope(get, g)
@@ -189,19 +238,24 @@ func llama3Rope(get *ropeGet, g geometry) Rope {
 // (yarn_scaling_rope.py and the yarn functions of common.py).
 func yarnRope(get *ropeGet, g geometry) Rope {
 	factor, original := get.must("factor"), get.must("original_max_position_embeddings")
-	fast, slow := get.may("beta_fast", 32), get.may("beta_slow", 1)
-	magnitude := get.may("attention_factor", math.NaN())
-	if math.IsNaN(magnitude) {
+	fast, slow := get.positive("beta_fast", 32), get.positive("beta_slow", 1)
+	magnitude := get.mayNone("attention_factor", math.NaN())
+	m, all := get.mayNone("mscale", 0), get.mayNone("mscale_all_dim", 0)
+	switch {
+	case !math.IsNaN(magnitude):
+	case m != 0 && all != 0:
+		magnitude = yarnScale(factor, m) / yarnScale(factor, all)
+	default:
 		magnitude = yarnScale(factor, 1)
-		if m, all := get.may("mscale", 0), get.may("mscale_all_dim", 0); m != 0 && all != 0 {
-			magnitude = yarnScale(factor, m) / yarnScale(factor, all)
-		}
+	}
+	if math.Abs(magnitude) > math.MaxFloat32 {
+		get.refuse("yarn scaling makes values %s times as large", hfconfig.Show(magnitude))
 	}
 	correction := func(rotations float64) float64 {
 		return float64(g.dim) * math.Log(original/(rotations*2*math.Pi)) / (2 * math.Log(g.base))
 	}
 	from, to := correction(fast), correction(slow)
-	if get.r["truncate"] != false {
+	if get.flag("truncate", true) {
 		from, to = math.Floor(from), math.Ceil(to)
 	}
 	from, to = max(from, 0), min(to, float64(g.dim-1))

@@ -126,5 +126,9 @@ func lasting(err error) error {
 	if errors.As(err, &bad) {
 		return &Refusal{Field: "checkpoint", Reason: bad.Error()}
 	}
+	var unreadable *weights.Unreadable
+	if errors.As(err, &unreadable) {
+		return &Refusal{Field: "checkpoint", Reason: unreadable.Error()}
+	}
 	return err
 }

@@ -72,7 +72,8 @@ func (e *Unusable) Unwrap() error { return e.Err }
 const headerReaders = 8
 
 // Open reads a model directory's configuration, indexes and headers. Errors that
-// callers act on are [*Unusable] and [*Changed]; others come from the file system.
+// callers act on are [*Unusable], [*Unreadable] and [*Changed]; others come from the
+// file system.
 //
 // What it returns can be held against the files later, see [Dir.Stale]: Open waits
 // until the last write to a file is so long ago that a new one must show.
@@ -125,21 +126,6 @@ func Open(path string) (*Dir, error) {
 		}
 	}
 	return d, nil
-}
-
-func readConfig(dir string) (*hfconfig.Config, error) {
-	config, err := hfconfig.Read(dir)
-	var fault *fs.PathError
-	switch {
-	case err == nil:
-		return config, nil
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: "does not exist; vLLM needs it beside the weights", Err: err}
-	case errors.As(err, &fault):
-		return nil, err
-	default:
-		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: err.Error(), Err: err}
-	}
 }
 
 // openFiles reads the headers of some files of a directory.

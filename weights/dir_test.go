@@ -13,12 +13,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/weights/hfconfig"
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
@@ -228,12 +230,32 @@ func TestUnusableDirectories(t *testing.T) {
 	}
 }
 
-func TestBrokenConfiguration(t *testing.T) {
-	dir := model(t, map[string][]byte{"model.safetensors": shard(nil), "config.json": []byte(`{`)})
-	_, err := Open(dir)
-	var unusable *Unusable
-	if !errors.As(err, &unusable) || unusable.Path != filepath.Join(dir, "config.json") {
-		t.Errorf("got %v, want an Unusable of config.json", err)
+// What can't be read is no other model's: it has an error of its own. A value of
+// the wrong type is readable.
+func TestUnreadableConfiguration(t *testing.T) {
+	for _, c := range []struct{ file, text, want string }{
+		{"config.json", `{`, "byte 1: no key; fetch it again"},
+		{"config.json", `[]`, "not an object; fetch it again"},
+		{"config.json", "", "byte 0: text ends early; fetch it again"},
+		{"config.json", strings.Repeat(" ", hfconfig.MaxSize+1), "8388609 bytes are over the limit of 8388608; fetch it again"},
+		{"config.json", `{"a":` + strings.Repeat("[", 200), "byte 105: more than 100 levels; fetch it again"},
+		{"config.json", `{"a":"\ud800"}`, `byte 12: bad \u escape; fetch it again`},
+		{"hf_quant_config.json", `{"quantization":`, "byte 16: text ends early; fetch it again"},
+		{"config.json", `{"model_type":"llama","bias":null,"vocab_size":"many"}`, ""},
+	} {
+		dir := model(t, map[string][]byte{"model.safetensors": shard(nil), c.file: []byte(c.text)})
+		d, err := Open(dir)
+		if c.want == "" {
+			if d == nil || err != nil {
+				t.Errorf("%s %.20q: got %v, %v", c.file, c.text, d, err)
+			}
+			continue
+		}
+		want := fmt.Sprintf("read model \"DIR/%s\": %s", c.file, c.want)
+		var unreadable *Unreadable
+		if d != nil || !errors.As(err, &unreadable) || relative(err.Error(), dir) != want {
+			t.Errorf("%s %.20q: got %v and %v, want an Unreadable: %s", c.file, c.text, d, err, want)
+		}
 	}
 }
 

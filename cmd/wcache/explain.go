@@ -223,6 +223,10 @@ func (a *app) explainKey(key fingerprint.Key, dir *weights.Dir) error {
 		fmt.Fprintln(a.out, "every field that the directory decides is the same")
 	}
 	for _, d := range differences {
+		if !d.Certain {
+			fmt.Fprintf(a.out, "%s can't be told\n   engine      %s\n   because     %s\n", d.Field, word(d.Engine), d.Why)
+			continue
+		}
 		fmt.Fprintf(a.out, "%s differs\n   engine      %s\n   directory   %s\n   because     %s\n", d.Field, word(d.Engine), word(d.Computed), d.Why)
 	}
 	if loader, refusal := plan(key, dir); refusal != "" {

@@ -3,10 +3,7 @@
 
 package hfconfig
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // class holds the defaults of a transformers config class, and how vLLM's model
 // class of the same type reads it.
@@ -54,23 +51,27 @@ var noRope = []string{"gpt2", "opt"}
 const maxSize = 1 << 31
 
 // build fills the fields of a known class.
-func (c *Config) build(k class) error {
-	if c.Architectures == nil {
+func (c *Config) build(k class) {
+	if c.Architectures == nil && c.faults[Architecture] == nil {
 		c.Architectures = []string{k.model}
 	}
+	c.fault(Shapes, c.shapes(k))
+	c.fault(RopeParameters, c.rope(k))
+}
+
+// shapes reads what decides how many tensors there are, and how large.
+func (c *Config) shapes(k class) error {
 	r := reader{m: c.Raw}
 	c.HiddenSize = r.size("hidden_size", k.hidden)
 	c.IntermediateSize = r.size("intermediate_size", k.intermediate)
 	c.Layers = r.size("num_hidden_layers", defaultLayers)
 	c.Heads = r.size("num_attention_heads", defaultHeads)
 	c.VocabSize = r.size("vocab_size", k.vocab)
-	c.MaxPositions = r.size("max_position_embeddings", k.maxPositions)
 	c.KVHeads = k.kvHeads
-	if v, ok := c.Raw["num_key_value_heads"]; k.kvHeads == 0 || ok && v == nil {
-		c.KVHeads = c.Heads
-	}
-	if c.Raw["num_key_value_heads"] != nil {
+	if v, given := c.Raw["num_key_value_heads"]; given && v != nil {
 		c.KVHeads = r.size("num_key_value_heads", 0)
+	} else if given || k.kvHeads == 0 {
+		c.KVHeads = c.Heads
 	}
 	if r.err != nil {
 		return r.err
@@ -78,72 +79,105 @@ func (c *Config) build(k class) error {
 	c.HeadDim = c.HiddenSize / c.Heads
 	v, given := c.Raw["head_dim"]
 	switch {
+	case given && (v == nil || v == int64(0)): // vLLM's classes take 0 and None for none
 	case k.qwen2:
-	case truthy(v): // vLLM's classes take 0 for none
+		r.integer("head_dim", 0) // is not used
+	case given:
 		c.HeadDim = r.size("head_dim", 0)
-	case !given && k.headDim != 0:
+	case k.headDim != 0:
 		c.HeadDim = k.headDim
 	}
 
-	c.TieWordEmbeddings = r.bool("tie_word_embeddings")
+	c.TieWordEmbeddings = r.flag("tie_word_embeddings")
 	switch {
 	case k.qwen2:
 		c.AttentionBias = true
 	case k.qwen3:
-		c.AttentionBias = r.bool("attention_bias")
+		c.AttentionBias = r.bias("attention_bias")
 	default:
-		c.OutputBias = r.bool("attention_bias") || r.bool("bias")
+		attention, bias := r.bias("attention_bias"), r.bias("bias")
+		c.OutputBias = attention || bias
 		c.AttentionBias = c.OutputBias
-		if _, ok := c.Raw["qkv_bias"]; ok {
-			c.AttentionBias = r.bool("qkv_bias")
+		if _, given := c.Raw["qkv_bias"]; given {
+			c.AttentionBias = r.bias("qkv_bias")
 		}
-		c.MLPBias = r.bool("mlp_bias")
+		c.MLPBias = r.bias("mlp_bias")
+	}
+	return r.err
+}
+
+func (c *Config) rope(k class) error {
+	r := reader{m: c.Raw}
+	c.MaxPositions = r.size("max_position_embeddings", k.maxPositions)
+	if k.phi3 {
+		r.integer("original_max_position_embeddings", 0)
 	}
 	if r.err != nil {
 		return r.err
 	}
-
 	n := normalizer{text: c.Raw, maxPositions: c.MaxPositions, phi3: k.phi3}
 	if k.layerTypes {
-		n.labels = c.layerTypes()
+		var err error
+		if n.labels, err = c.layerTypes(); err != nil {
+			return err
+		}
+	} else if c.Raw["layer_types"] != nil {
+		n.flat = true // transformers learns of these names while it is at it
 	}
-	var err error
-	c.Rope, err = n.normalize()
+	rope, err := n.normalize()
+	c.Rope = rope
 	return err
 }
 
 // layerTypes are the names that layer_types holds, which Qwen2Config and
 // Qwen3Config make up where the file has none.
-func (c *Config) layerTypes() []string {
+func (c *Config) layerTypes() ([]string, error) {
+	r := reader{m: c.Raw}
+	layers := r.size("num_hidden_layers", defaultLayers)
+	full := r.integer("max_window_layers", 28) // the layers before the first sliding one
+	use := r.flag("use_sliding_window")
+	window, given := c.Raw["sliding_window"]
+	if given && window != nil {
+		r.integer("sliding_window", 0)
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
 	var names []string
-	if list, ok := c.Raw["layer_types"].([]any); ok {
+	if own := c.Raw["layer_types"]; own != nil {
+		list, ok := own.([]any)
 		for _, v := range list {
-			if name, ok := v.(string); ok && !slices.Contains(names, name) {
+			name, isName := v.(string)
+			ok = ok && isName
+			if !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
-		return names
+		if !ok {
+			return nil, invalid("layer_types", own, "a list of names")
+		}
+		return names, nil
 	}
-	full := int64(28) // max_window_layers: the layers before the first sliding one
-	if n, ok := c.Raw["max_window_layers"].(int64); ok {
-		full = n
-	}
-	window, given := c.Raw["sliding_window"]
-	sliding := truthy(c.Raw["use_sliding_window"]) && (!given || window != nil) && c.Layers > full
+	sliding := use && (!given || window != nil) && layers > full
 	if sliding {
 		names = append(names, "sliding_attention")
 	}
 	if !sliding || full > 0 {
 		names = append(names, "full_attention")
 	}
-	return names
+	return names, nil
 }
 
-// take fills the fields of a class that isn't known with what the file gives.
+// take fills the fields of a class that isn't known with what the file gives, as
+// far as it has the documented type: nothing is built of them.
 func (c *Config) take(text map[string]any) {
-	size := func(name string) int64 {
+	size := func(key string) int64 {
 		r := reader{m: text}
-		return r.size(name, 0)
+		return r.size(key, 0)
+	}
+	flag := func(m map[string]any, key string) bool {
+		r := reader{m: m}
+		return r.flag(key)
 	}
 	c.HiddenSize = size("hidden_size")
 	c.IntermediateSize = size("intermediate_size")
@@ -152,11 +186,11 @@ func (c *Config) take(text map[string]any) {
 	c.KVHeads = size("num_key_value_heads")
 	c.HeadDim = size("head_dim")
 	c.VocabSize = size("vocab_size")
-	c.TieWordEmbeddings, _ = c.Raw["tie_word_embeddings"].(bool)
-	c.AttentionBias, _ = text["attention_bias"].(bool)
+	c.TieWordEmbeddings = flag(c.Raw, "tie_word_embeddings")
+	c.AttentionBias = flag(text, "attention_bias")
 	c.OutputBias = c.AttentionBias
-	c.MLPBias, _ = text["mlp_bias"].(bool)
-	c.ropeErr = c.takeRope(text)
+	c.MLPBias = flag(text, "mlp_bias")
+	c.fault(RopeParameters, c.takeRope(text))
 }
 
 // takeRope accepts rope parameters only where no default of the class can have
@@ -168,7 +202,10 @@ func (c *Config) takeRope(text map[string]any) error {
 		positions = "n_positions" // GPT2Config.attribute_map
 	}
 	r := reader{m: text}
-	if c.MaxPositions = r.size(positions, 0); c.MaxPositions == 0 {
+	if c.MaxPositions = r.size(positions, 0); r.err != nil {
+		return r.err
+	}
+	if c.MaxPositions == 0 {
 		return &Missing{ModelType: c.ModelType, Field: positions}
 	}
 
@@ -203,48 +240,6 @@ func (c *Config) takeRope(text map[string]any) error {
 		return &Missing{ModelType: c.ModelType, Field: name}
 	}
 	rope, err := n.normalize()
-	if err != nil {
-		return err
-	}
 	c.Rope = rope
-	return nil
-}
-
-// reader takes typed values out of a file and keeps the first error.
-type reader struct {
-	m   map[string]any
-	err error
-}
-
-// size is a positive integer, missing where the key is absent. After an error it
-// is 0.
-func (r *reader) size(name string, missing int64) int64 {
-	v, ok := r.m[name]
-	if !ok {
-		return missing
-	}
-	n, ok := v.(int64)
-	if !ok || n <= 0 || n > maxSize {
-		r.fail("%s is %v, not an integer from 1 to %d", name, v, maxSize)
-		return 0
-	}
-	return n
-}
-
-func (r *reader) bool(name string) bool {
-	v, ok := r.m[name]
-	if !ok {
-		return false
-	}
-	b, ok := v.(bool)
-	if !ok {
-		r.fail("%s is %v, not true or false", name, v)
-	}
-	return b
-}
-
-func (r *reader) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf(format, args...)
-	}
+	return err
 }

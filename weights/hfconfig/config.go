@@ -8,6 +8,10 @@
 //
 // It follows transformers 5.20 (configuration_utils.py, modeling_rope_utils.py
 // and each model's own configuration file) and vLLM 0.33's get_config.
+//
+// A file that is JSON can always be read. What can't be told of it for sure, as a
+// value has a type that its key isn't documented to have, is an error of that
+// part alone, see [Config.Check].
 package hfconfig
 
 import (
@@ -26,7 +30,8 @@ import (
 // for concurrent use as long as nobody changes its maps.
 type Config struct {
 	// Known tells whether ModelType is one whose class is built in. If not,
-	// fields that the file doesn't give are zero.
+	// fields that the file doesn't give are zero. Those of a part for which Check
+	// has an error mean nothing.
 	Known bool
 
 	Architectures     []string
@@ -44,7 +49,7 @@ type Config struct {
 	AttentionBias     bool // of q, k and v, as vLLM's class of this type takes it
 	OutputBias        bool // of o_proj, likewise
 	MLPBias           bool
-	Rope              Rope // nil if the model has none, or see [Config.CheckRope]
+	Rope              Rope // nil if the model has none
 	Quantization      any  // quantization_config, nil without one
 
 	// Raw is the whole file. Values are nil, bool, int64, *big.Int, float64,
@@ -55,7 +60,7 @@ type Config struct {
 	// Mistral's params.json, so that nothing else here is what an engine sees.
 	MistralFormat bool
 
-	ropeErr error
+	faults [parts]error
 }
 
 // Missing is the error for a value that the file lacks, of a class whose default
@@ -69,26 +74,57 @@ func (e *Missing) Error() string {
 	return fmt.Sprintf("%q is not in config.json, and the default of model type %q is not known", e.Field, e.ModelType)
 }
 
-// CheckRope tells whether Rope and MaxPositions are those of transformers'
-// config object. It never fails for a known type. The error is a [*Missing], or
-// says what is wrong with the file's values.
-func (c *Config) CheckRope() error { return c.ropeErr }
+// FormatError is the error for a file that isn't a configuration at all, or is
+// over a limit of this package. Nothing can be said of its model.
+type FormatError struct {
+	File   string // base name, "" for a text
+	Reason string
+}
+
+func (e *FormatError) Error() string {
+	if e.File == "" {
+		return "parse config: " + e.Reason
+	}
+	return fmt.Sprintf("parse %s: %s", e.File, e.Reason)
+}
+
+// Check tells whether the fields of a part are those of transformers' config
+// object. The error is an [*Invalid], or a [*Missing] for the rope parameters of a
+// class that isn't known, or says what else is wrong with the file's values. Shapes
+// of a class that isn't known are not checked.
+func (c *Config) Check(p Part) error { return c.faults[p] }
+
+// fault notes the first error of a part.
+func (c *Config) fault(p Part, err error) {
+	if c.faults[p] == nil {
+		c.faults[p] = err
+	}
+}
+
+// Names of the files that [Read] reads.
+const (
+	configName       = "config.json"
+	quantizationName = "hf_quant_config.json"
+)
 
 // Read parses the configuration of a model directory: config.json and, where
-// that names no quantization, ModelOpt's hf_quant_config.json.
+// that names no quantization, ModelOpt's hf_quant_config.json. The error is a
+// [*FormatError], or comes from the file system.
 func Read(dir string) (*Config, error) {
-	b, err := readFile(filepath.Join(dir, "config.json"))
+	v, err := readJSON(dir, configName)
 	if err != nil {
 		return nil, err
 	}
-	c, err := Parse(b)
+	c, err := parse(v)
 	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", filepath.Join(dir, "config.json"), err)
+		return nil, named(configName, err)
 	}
 	if c.Quantization == nil {
-		if c.Quantization, err = readQuantization(filepath.Join(dir, "hf_quant_config.json")); err != nil {
+		c.Quantization, err = readJSON(dir, quantizationName)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
+		c.fault(Quantization, object(quantizationName, c.Quantization))
 	}
 	if c.MistralFormat, err = mistralFormat(dir); err != nil {
 		return nil, err
@@ -96,26 +132,36 @@ func Read(dir string) (*Config, error) {
 	return c, nil
 }
 
-func readQuantization(path string) (any, error) {
-	b, err := readFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+func readJSON(dir, name string) (any, error) {
+	b, err := readFile(filepath.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}
 	v, err := decode(b)
 	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", path, err)
+		return nil, named(name, err)
 	}
 	return v, nil
+}
+
+func named(file string, err error) error { return &FormatError{File: file, Reason: err.Error()} }
+
+// object is an error for a value that is neither an object nor null.
+func object(key string, v any) error {
+	if v == nil || isObject(v) {
+		return nil
+	}
+	return invalid(key, v, "an object")
 }
 
 // mistralFormat is how vLLM's get_config chooses a format by itself.
 func mistralFormat(dir string) (bool, error) {
 	info, err := os.Stat(filepath.Join(dir, "params.json"))
-	if err != nil || !info.Mode().IsRegular() {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
 		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read config: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -141,66 +187,127 @@ func readFile(path string) ([]byte, error) {
 	return b, nil
 }
 
-// Parse parses the text of a config.json.
+// Parse parses the text of a config.json. The error is a [*FormatError].
 func Parse(b []byte) (*Config, error) {
 	v, err := decode(b)
-	if err != nil {
-		return nil, fmt.Errorf("parse config: %w", err)
+	if err == nil {
+		var c *Config
+		if c, err = parse(v); err == nil {
+			return c, nil
+		}
 	}
+	return nil, named("", err)
+}
+
+func parse(v any) (*Config, error) {
 	raw, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("parse config: not an object")
+		return nil, errors.New("not an object")
 	}
 	c := &Config{Raw: raw, Quantization: raw["quantization_config"]}
-	c.ModelType, _ = raw["model_type"].(string)
-	list, _ := raw["architectures"].([]any)
-	for _, v := range list {
-		name, ok := v.(string)
-		if !ok {
-			return nil, fmt.Errorf("parse config: architectures holds %T, not strings", v)
+	for _, key := range overriding {
+		v, given := raw[key]
+		for p := 0; given && p < parts; p++ {
+			c.fault(Part(p), fmt.Errorf("%s is %s, by which transformers reads other keys in another way", key, Show(v)))
 		}
-		c.Architectures = append(c.Architectures, name)
 	}
-	text := textPart(raw)
-	if c.DType = dtype(raw); c.DType == "" {
-		c.DType = dtype(text)
-	}
+	text, err := textPart(raw)
+	c.fault(Architecture, c.architecture())
+	c.fault(ElementType, c.dtype(text, err))
+	c.fault(Quantization, object("quantization_config", c.Quantization))
 	if class, ok := classes[c.ModelType]; ok {
 		c.Known = true
-		err = c.build(class)
+		c.build(class)
 	} else {
+		c.fault(RopeParameters, err)
 		c.take(text)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("parse config: %w", err)
 	}
 	return c, nil
 }
 
-// textPart is the part that describes the language model: get_text_config of
-// configuration_utils.py.
-func textPart(raw map[string]any) map[string]any {
-	for _, name := range []string{"text_encoder", "decoder", "generator", "text_config"} {
-		if m, ok := raw[name].(map[string]any); ok {
-			return m
-		}
+// overriding are keys that make a config object read its other attributes in
+// another way; the first leads to another file.
+var overriding = []string{"configuration_files", "attribute_map", "default_rope_type", "_rope_type_labels", "__dict__", "__class__"}
+
+// architecture reads model_type and architectures, of which an empty list is as
+// good as none, and so is None.
+func (c *Config) architecture() error {
+	v, given := c.Raw["model_type"]
+	if c.ModelType, _ = v.(string); given && c.ModelType == "" {
+		return invalid("model_type", v, "a name")
 	}
-	return raw
+	names := c.Raw["architectures"]
+	if names == nil {
+		return nil
+	}
+	list, ok := names.([]any)
+	for _, v := range list {
+		name, isName := v.(string)
+		ok = ok && isName
+		c.Architectures = append(c.Architectures, name)
+	}
+	if !ok {
+		c.Architectures = nil
+		return invalid("architectures", names, "a list of names")
+	}
+	return nil
 }
 
-// dtype is the element type that the file names, under its new or its old key.
-func dtype(m map[string]any) string {
-	name, _ := m["dtype"].(string)
-	if name == "" {
-		name, _ = m["torch_dtype"].(string)
+// textKeys are what the part that describes the language model may be called.
+var textKeys = []string{"text_encoder", "decoder", "generator", "text_config"}
+
+// textPart is that part, or the whole: get_text_config of configuration_utils.py.
+// It is nil after an error.
+func textPart(raw map[string]any) (map[string]any, error) {
+	text, found := raw, ""
+	for _, key := range textKeys {
+		v := raw[key]
+		if v == nil {
+			continue
+		}
+		if found != "" {
+			return nil, fmt.Errorf("both %s and %s describe the language model", found, key)
+		}
+		found = key
+		if text, _ = v.(map[string]any); text == nil {
+			return nil, invalid(key, v, "an object")
+		}
 	}
-	switch name { // the names that torch has two of
+	return text, nil
+}
+
+// dtype is the element type that the file names, or its text part.
+func (c *Config) dtype(text map[string]any, textErr error) error {
+	var err error
+	if c.DType, err = dtypeOf(c.Raw); err != nil || c.DType != "" {
+		return err
+	}
+	if textErr != nil {
+		return textErr
+	}
+	c.DType, err = dtypeOf(text)
+	return err
+}
+
+// dtypeOf reads the new key, or the old one where that is None.
+func dtypeOf(m map[string]any) (string, error) {
+	key := "dtype"
+	if m[key] == nil {
+		key = "torch_dtype"
+	}
+	if m[key] == nil {
+		return "", nil
+	}
+	name, _ := m[key].(string)
+	switch name { // torch has two names of some
+	case "":
+		return "", invalid(key, m[key], "a name")
 	case "half":
-		return "float16"
+		return "float16", nil
 	case "float":
-		return "float32"
+		return "float32", nil
 	case "double":
-		return "float64"
+		return "float64", nil
 	}
-	return name
+	return name, nil
 }

@@ -9,7 +9,9 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,7 +72,7 @@ func TestParseAsTransformers(t *testing.T) {
 			want.Architectures, want.DType = w.Architectures, w.DType
 		}
 		var m *Missing
-		if err := c.CheckRope(); errors.As(err, &m) && !c.Known {
+		if err := c.Check(RopeParameters); errors.As(err, &m) && !c.Known {
 			missing++
 		} else if err != nil {
 			t.Errorf("%s: %v", r.Config, err)
@@ -144,19 +146,6 @@ func TestReadCheckpoints(t *testing.T) {
 	}
 }
 
-func TestRopeValues(t *testing.T) {
-	c, err := Read("../../testdata/checkpoints/v4cfg_llama3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	factor, ok := c.Rope.Factor()
-	original, ok2 := c.Rope.OriginalMaxPositions()
-	_, ok3 := c.Rope.Float("attention_factor")
-	if c.Rope.Theta() != 500000 || factor != 8 || !ok || original != 64 || !ok2 || ok3 || c.Rope.Nested() {
-		t.Errorf("rope is %v", c.Rope)
-	}
-}
-
 func TestReadOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -182,52 +171,62 @@ func TestReadOtherFiles(t *testing.T) {
 	if c, err = Read(dir); err != nil || !c.MistralFormat {
 		t.Errorf("MistralFormat %v, %v", c.MistralFormat, err)
 	}
+	write("hf_quant_config.json", `[]`)
+	if c, err = Read(dir); err != nil || !reflect.DeepEqual(c.Check(Quantization), error(&Invalid{"hf_quant_config.json", "[]", "an object"})) {
+		t.Errorf("a list in hf_quant_config.json: %+v, %v", c, err)
+	}
 	write("hf_quant_config.json", `{`)
-	if _, err = Read(dir); err == nil || !strings.Contains(err.Error(), "hf_quant_config.json") {
+	if _, err = Read(dir); !reflect.DeepEqual(err, error(&FormatError{"hf_quant_config.json", "byte 1: no key"})) {
 		t.Errorf("broken hf_quant_config.json: %v", err)
+	}
+	write("config.json", `{"model_type":"llama",}`)
+	if _, err = Read(dir); !reflect.DeepEqual(err, error(&FormatError{"config.json", "byte 22: no key"})) {
+		t.Errorf("broken config.json: %v", err)
+	}
+	if err = os.Remove(filepath.Join(dir, "params.json")); err == nil {
+		err = os.Symlink("params.json", filepath.Join(dir, "params.json"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("config.json", `{}`)
+	write("hf_quant_config.json", `null`)
+	if _, err = Read(dir); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("params.json that can't be looked at: %v", err)
 	}
 }
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		``:                      "parse config: byte 0: text ends early",
-		`[]`:                    "parse config: not an object",
-		`{"a":1}x`:              "parse config: byte 7: text after the end",
-		`{"a":01}`:              "parse config: byte 7: number with a leading zero",
-		`{"a":.5}`:              "parse config: byte 5: no value",
-		`{"a":1.}`:              "parse config: byte 7: no digits after the point",
-		`{"a":1e}`:              "parse config: byte 7: no digits in the exponent",
-		`{"a" 1}`:               `parse config: byte 5: no colon after "a"`,
-		`{"a":1 "b":2}`:         `parse config: byte 7: no comma after the value of "a"`,
-		`{"a":[1 2]}`:           "parse config: byte 8: no comma in a list",
-		`{a:1}`:                 "parse config: byte 1: no key",
-		`{"a`:                   "parse config: byte 3: string without an end",
-		"{\"a\n\":1}":           "parse config: byte 3: control character in a string",
-		`{"\x":1}`:              `parse config: byte 2: unknown escape "x"`,
-		`{"\ud800":1}`:          `parse config: byte 8: bad \u escape`,
-		"{\"\xff\":1}":          "parse config: not UTF-8",
-		"\ufeff{}":              "parse config: byte 0: no value",
-		`{"architectures":[1]}`: "parse config: architectures holds int64, not strings",
-		`{"a":` + strings.Repeat("9", maxInt+1) + `}`:                                     "parse config: byte 4306: integer of more than 4300 digits",
-		strings.Repeat("[", maxDepth+2):                                                   "parse config: byte 101: more than 100 levels",
-		`{"model_type":"llama","hidden_size":0}`:                                          "parse config: hidden_size is 0, not an integer from 1 to 2147483648",
-		`{"model_type":"llama","num_attention_heads":null}`:                               "parse config: num_attention_heads is <nil>, not an integer from 1 to 2147483648",
-		`{"model_type":"llama","vocab_size":3.0}`:                                         "parse config: vocab_size is 3, not an integer from 1 to 2147483648",
-		`{"model_type":"llama","mlp_bias":1}`:                                             "parse config: mlp_bias is 1, not true or false",
-		`{"model_type":"llama","rope_scaling":"linear"}`:                                  "parse config: rope parameters are string, not an object",
-		`{"model_type":"llama","rope_scaling":{"rope_type":"yarn","type":"linear"}}`:      `parse config: rope_type "yarn" and type linear disagree`,
-		`{"model_type":"llama","rope_scaling":{"rope_type":["yarn"],"type":{}}}`:          "parse config: rope_type is []interface {}, not a string",
-		`{"model_type":"llama","rope_scaling":{"rope_type":"mrope"}}`:                     `parse config: rope_type "mrope" without mrope_section`,
-		`{"model_type":"qwen2","rope_parameters":{"full_attention":7}}`:                   `parse config: rope parameters of "full_attention" are int64, not an object`,
-		`{"model_type":"llama","rope_scaling":{"rope_type":"telechat3-yarn","factor":2}}`: `parse config: rope_type "telechat3-yarn" is not supported`,
+		``:              "parse config: byte 0: text ends early",
+		`[]`:            "parse config: not an object",
+		`{"a":1}x`:      "parse config: byte 7: text after the end",
+		`{"a":01}`:      "parse config: byte 7: number with a leading zero",
+		`{"a":.5}`:      "parse config: byte 5: no value",
+		`{"a":1.}`:      "parse config: byte 7: no digits after the point",
+		`{"a":1e}`:      "parse config: byte 7: no digits in the exponent",
+		`{"a" 1}`:       `parse config: byte 5: no colon after "a"`,
+		`{"a":1 "b":2}`: `parse config: byte 7: no comma after the value of "a"`,
+		`{"a":[1 2]}`:   "parse config: byte 8: no comma in a list",
+		`{a:1}`:         "parse config: byte 1: no key",
+		`{"a`:           "parse config: byte 3: string without an end",
+		"{\"a\n\":1}":   "parse config: byte 3: control character in a string",
+		`{"\x":1}`:      `parse config: byte 2: unknown escape "x"`,
+		`{"\ud800":1}`:  `parse config: byte 8: bad \u escape`,
+		"{\"\xff\":1}":  "parse config: not UTF-8",
+		"\ufeff{}":      "parse config: byte 0: no value",
+		`{"a":` + strings.Repeat("9", maxInt+1) + `}`: "parse config: byte 4306: integer of more than 4300 digits",
+		strings.Repeat("[", maxDepth+2):               "parse config: byte 101: more than 100 levels",
 	} {
 		c, err := Parse([]byte(text))
-		if err == nil || err.Error() != want || c != nil {
+		var format *FormatError
+		if !errors.As(err, &format) || err.Error() != want || c != nil {
 			t.Errorf("Parse(%.60q) = %v, %v; want %s", text, c, err, want)
 		}
 	}
-	if _, err := Parse(make([]byte, MaxSize+1)); err == nil {
-		t.Error("a text over the limit is parsed")
+	want := &FormatError{Reason: "8388609 bytes are over the limit of 8388608"}
+	if _, err := Parse(make([]byte, MaxSize+1)); !reflect.DeepEqual(err, error(want)) {
+		t.Errorf("a text over the limit: %v", err)
 	}
 }
 
@@ -266,7 +265,13 @@ func FuzzParse(f *testing.F) {
 		if (c == nil) == (err == nil) {
 			t.Fatalf("Parse = %v, %v", c, err)
 		}
-		if err == nil && c.Known && (c.HeadDim < 0 || c.Layers <= 0 || c.Rope == nil || c.CheckRope() != nil) {
+		if err != nil || !c.Known {
+			return
+		}
+		if c.Check(Shapes) == nil && (c.HeadDim < 0 || c.Layers <= 0 || c.KVHeads <= 0) {
+			t.Fatalf("a known class with %+v", c)
+		}
+		if c.Check(RopeParameters) == nil && (c.MaxPositions <= 0 || c.Rope == nil) {
 			t.Fatalf("a known class with %+v", c)
 		}
 	})

@@ -6,8 +6,6 @@ package hfconfig
 import (
 	"fmt"
 	"maps"
-	"math"
-	"math/big"
 	"slices"
 )
 
@@ -16,7 +14,7 @@ import (
 type Rope map[string]any
 
 // Nested tells whether the values are given for each layer type. Then the
-// methods below answer for none of them.
+// method below answers for none of them.
 func (r Rope) Nested() bool {
 	for _, v := range r {
 		if _, ok := v.(map[string]any); ok {
@@ -28,33 +26,6 @@ func (r Rope) Nested() bool {
 
 // Type is rope_type, such as "default" or "llama3".
 func (r Rope) Type() string { s, _ := r["rope_type"].(string); return s }
-
-// Theta is rope_theta, the base of the frequencies; 0 if there is none.
-func (r Rope) Theta() float64 { f, _ := r.Float("rope_theta"); return f }
-
-// Factor is the scaling factor; false for a type that has none.
-func (r Rope) Factor() (float64, bool) { return r.Float("factor") }
-
-// OriginalMaxPositions is original_max_position_embeddings, the positions that
-// the model was trained for before its range was scaled.
-func (r Rope) OriginalMaxPositions() (int64, bool) {
-	n, ok := r["original_max_position_embeddings"].(int64)
-	return n, ok
-}
-
-// Float is the number of that name, written as an integer or not.
-func (r Rope) Float(name string) (float64, bool) {
-	switch v := r[name].(type) {
-	case int64:
-		return float64(v), true
-	case float64:
-		return v, !math.IsNaN(v)
-	case *big.Int:
-		f, _ := new(big.Float).SetInt(v).Float64()
-		return f, true
-	}
-	return 0, false
-}
 
 // defaultTheta is RotaryEmbeddingConfigMixin.default_theta.
 const defaultTheta = 10000.0
@@ -69,20 +40,14 @@ type normalizer struct {
 	maxPositions int64
 	phi3         bool     // Phi3Config has a conversion of its own
 	labels       []string // keys that a nested dictionary may have, from layer_types
+	flat         bool     // no dictionary may be nested
 }
 
 // normalize gives nil and no error where no parameter is given at all.
 func (n normalizer) normalize() (Rope, error) {
-	source := n.text["rope_scaling"]
-	if !truthy(source) {
-		source = n.text["rope_parameters"]
-	}
-	if source == nil {
-		source = map[string]any{}
-	}
-	given, ok := source.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("rope parameters are %T, not an object", source)
+	given, err := n.given()
+	if err != nil {
+		return nil, err
 	}
 	rope := clone(given)
 	parts, nested, err := n.parts(rope)
@@ -134,6 +99,30 @@ func (n normalizer) normalize() (Rope, error) {
 	return rope, nil
 }
 
+// given is the dictionary of the file. The older name wins where bool() of its
+// value is true, whatever else it is; the newer one may only be a dictionary or
+// None.
+func (n normalizer) given() (map[string]any, error) {
+	const want = "an object"
+	newer, ok := n.text["rope_parameters"].(map[string]any)
+	if v := n.text["rope_parameters"]; v != nil && !ok {
+		return nil, invalid("rope_parameters", v, want)
+	}
+	v := n.text["rope_scaling"]
+	switch {
+	case truthy(v):
+	case newer == nil:
+		return map[string]any{}, nil
+	default:
+		return newer, nil
+	}
+	older, ok := v.(map[string]any)
+	if !ok {
+		return nil, invalid("rope_scaling", v, want)
+	}
+	return older, nil
+}
+
 // parts are the dictionaries that hold the values: rope itself, or those nested
 // in it, of which one may be null for layers without rope.
 func (n normalizer) parts(rope map[string]any) (parts []map[string]any, nested bool, err error) {
@@ -147,14 +136,27 @@ func (n normalizer) parts(rope map[string]any) (parts []map[string]any, nested b
 		case map[string]any:
 			parts = append(parts, v)
 		default:
-			return nil, false, fmt.Errorf("rope parameters of %q are %T, not an object", key, v)
+			return nil, false, invalid(key, v, "an object of rope parameters")
 		}
 	}
 	if !nested {
 		parts = []map[string]any{rope}
 	}
+	for _, key := range slices.Sorted(maps.Keys(rope)) {
+		if n.flat && isObject(rope[key]) {
+			return nil, false, fmt.Errorf("rope parameters have the object %q, and the class of this model no layer types", key)
+		}
+		if nested && !slices.Contains(n.labels, key) && !slices.Contains(layerNames, key) {
+			return nil, false, fmt.Errorf("rope parameters have %q beside those of layer types", key)
+		}
+	}
 	return parts, nested, nil
 }
+
+func isObject(v any) bool { _, ok := v.(map[string]any); return ok }
+
+// layerNames may be there without any layer that has them.
+var layerNames = []string{"full_attention", "sliding_attention"}
 
 // standardize is standardize_rope_params. attribute tells that the config object
 // has an original_max_position_embeddings of its own, which then wins.
@@ -214,13 +216,13 @@ func patchLegacy(p map[string]any) error {
 	}
 	kind, ok := v.(string)
 	if !ok {
-		return fmt.Errorf("rope_type is %T, not a string", v)
+		return invalid("rope_type", v, "a string")
 	}
 	if v, ok := p["type"]; ok {
 		old, _ := v.(string)
 		renamed := kind == "longrope" && old == "su" || kind == "default" && old == "mrope"
 		if kind != old && !renamed {
-			return fmt.Errorf("rope_type %q and type %v disagree", kind, v)
+			return invalid("type", v, fmt.Sprintf("%q as rope_type", kind))
 		}
 	}
 	switch kind {
@@ -253,25 +255,4 @@ func clone(m map[string]any) map[string]any {
 		}
 	}
 	return c
-}
-
-// truthy is Python's bool().
-func truthy(v any) bool {
-	switch v := v.(type) {
-	case nil:
-		return false
-	case bool:
-		return v
-	case int64:
-		return v != 0
-	case float64:
-		return v != 0
-	case string:
-		return v != ""
-	case []any:
-		return len(v) > 0
-	case map[string]any:
-		return len(v) > 0
-	}
-	return true
 }

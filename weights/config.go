@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/wcache/wcache/weights/hfconfig"
+)
+
+// Unreadable is the error for a file that says what model a directory holds, and
+// that can't be read: it isn't JSON, or is over a limit. Asking again gives the same
+// answer until the file has changed. Nothing is known of the directory then, so
+// that nobody may take it for another model's.
+type Unreadable struct {
+	Path   string // of the file
+	Reason string // what is wrong, and what to do
+	Err    error  // the cause, such as a [*hfconfig.FormatError]
+}
+
+func (e *Unreadable) Error() string { return fmt.Sprintf("read model %q: %s", e.Path, e.Reason) }
+
+func (e *Unreadable) Unwrap() error { return e.Err }
+
+func readConfig(dir string) (*hfconfig.Config, error) {
+	config, err := hfconfig.Read(dir)
+	var format *hfconfig.FormatError
+	switch {
+	case err == nil:
+		return config, nil
+	case errors.As(err, &format):
+		return nil, &Unreadable{Path: filepath.Join(dir, format.File), Reason: format.Reason + "; fetch it again", Err: err}
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: "does not exist; vLLM needs it beside the weights", Err: err}
+	}
+	return nil, err
+}
