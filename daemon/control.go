@@ -92,7 +92,7 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 	defer cancel()
 	var choice resolve.Choice
 	key, err := beside(limited, s.checks, func(context.Context) (key fingerprint.Key, err error) {
-		path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env)
+		path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env, s.configuration().Roots)
 		if err != nil {
 			return key, err
 		}

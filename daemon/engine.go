@@ -94,7 +94,9 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	s.gpu.look(s.ctx, lookEvery)
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
-	hold, miss, err := s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) { return s.identify(ctx, key, p) })
+	hold, miss, err := s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) {
+		return s.identify(ctx, key, func() (*resolve.Started, error) { return s.started(p, key) })
+	})
 	if miss != nil {
 		s.record(miss, p, role)
 	}

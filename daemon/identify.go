@@ -42,14 +42,16 @@ func (c *choices) put(key fingerprint.Key, choice resolve.Choice) {
 // identify finds the one directory that an engine's key means, by what the engine's
 // process says of itself, and where it says nothing by the key, the configuration and
 // the index. It looks at what can be told in a moment first: the answer of last time.
-func (s *Server) identify(ctx context.Context, key fingerprint.Key, p peer) (resolve.Choice, error) {
+//
+// said reads what the process says, nil for nothing.
+func (s *Server) identify(ctx context.Context, key fingerprint.Key, said func() (*resolve.Started, error)) (resolve.Choice, error) {
 	c := s.configuration()
 	limit := time.Duration(c.LoadTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 	defer cancel()
 	return beside(ctx, s.checks, func(ctx context.Context) (resolve.Choice, error) {
 		o := s.resolving(c)
-		started, err := s.started(p, key)
+		started, err := said()
 		if err != nil {
 			return resolve.Choice{}, err
 		}

@@ -167,7 +167,7 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 		s.tellStatus()
 	}
 	progress(loader.Progress{Total: target.Plan.Table.Bytes()})
-	result, err := loader.Run(ctx, s.o.Loader, job, progress)
+	result, err := s.o.Run(ctx, s.o.Loader, job, progress)
 	var full *loader.Error
 	if !errors.As(err, &full) || full.Kind != loader.KindNoMemory {
 		return result, err
@@ -177,7 +177,7 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 	}
 	if ticket.Free(ctx, missing(full, target.Plan.Table.Segments[0])) > 0 || s.o.GPU {
 		progress(loader.Progress{Total: target.Plan.Table.Bytes()})
-		result, err = loader.Run(ctx, s.o.Loader, job, progress)
+		result, err = s.o.Run(ctx, s.o.Loader, job, progress)
 	}
 	return result, err
 }

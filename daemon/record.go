@@ -126,7 +126,9 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 		Directories: []string{}, Fingerprint: key,
 	}
 	// What the index can't say at once, or of a model's name at all, is not needed.
-	m.Directories = append(m.Directories, s.o.Index.Known(key.Str("checkpoint"))...)
+	for _, d := range s.o.Index.Known(key.Str("checkpoint")) {
+		m.Directories = append(m.Directories, d.Path)
+	}
 	if err == nil {
 		return m
 	}

@@ -70,10 +70,12 @@ type Options struct {
 	IndexPath string // where the index is kept, "": nowhere
 	Manifest  string // path of the manifest, "": none is kept
 	Loader    loader.Options
-	Health    loader.Options      // starts the child that looks how a GPU is; no command: nobody does
-	Env       func(string) string // leads to the Hugging Face cache; nil: os.Getenv
-	Log       *slog.Logger        // nil: slog.Default()
-	Store     cache.Store         // keeps descriptors for the next process; nil: there is none
+	// Run carries a job out. Nil: loader.Run, in a child.
+	Run    func(context.Context, loader.Options, loader.Job, func(loader.Progress)) (*loader.Result, error)
+	Health loader.Options      // starts the child that looks how a GPU is; no command: nobody does
+	Env    func(string) string // leads to the Hugging Face cache; nil: os.Getenv
+	Log    *slog.Logger        // nil: slog.Default()
+	Store  cache.Store         // keeps descriptors for the next process; nil: there is none
 	// CheckSegment reports why a descriptor that was kept is not a segment of the
 	// device. Nil: it is not looked at.
 	CheckSegment func(device.Segment) error
@@ -130,6 +132,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.CheckSegment == nil {
 		o.CheckSegment = func(device.Segment) error { return nil }
+	}
+	if o.Run == nil {
+		o.Run = loader.Run
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -38,8 +38,8 @@ func (c *chooser) choose() (Choice, error) {
 	for _, u := range c.answer.Unsure {
 		c.unsure = append(c.unsure, fmt.Errorf("%s: %w", u.Path, u.Err))
 	}
-	for _, path := range c.answer.Dirs {
-		dir, err := real(path)
+	for _, d := range c.answer.Dirs {
+		dir, err := real(d.Path)
 		if err != nil {
 			c.unsure = append(c.unsure, err)
 			continue
@@ -67,10 +67,8 @@ func (c *chooser) choose() (Choice, error) {
 	case len(c.unsure) > 0:
 		return Choice{}, c.uncertain(fmt.Sprintf("a directory that may be meant can't be read now: %v", c.unsure[0]), true)
 	}
-	for _, r := range c.answer.Roots {
-		if !r.Whole() {
-			return Choice{}, c.uncertain(fmt.Sprintf("root %s is not searched whole: %s", r.Path, r.Reason()), r.Passing())
-		}
+	if partly, passing := c.partly(); partly != "" {
+		return Choice{}, c.uncertain(partly, passing)
 	}
 	by := ByOnly
 	if len(c.dirs) > 1 {
@@ -173,7 +171,6 @@ func (c *chooser) exclude() {
 			c.unsure = append(c.unsure, err)
 			continue
 		}
-		c.basis.others = append(c.basis.others, d.Record())
 		var open *unknown
 		switch err := match(c.key, d); {
 		case err == nil:
@@ -201,7 +198,6 @@ func (c *chooser) equal(by Sure) (Choice, error) {
 			if d, err = weights.Open(path); err != nil {
 				return Choice{}, lasting(err)
 			}
-			c.basis.others = append(c.basis.others, d.Record())
 		}
 		if first == nil {
 			first = d
@@ -250,20 +246,31 @@ func (c *chooser) uncertain(reason string, passing bool) error {
 	return &Refusal{Field: "checkpoint", Reason: reason, Hint: settle(c.dirs)}
 }
 
+// partly names the roots that are not completely known, "" for none, and tells whether
+// asking again may help.
+func (c *chooser) partly() (reason string, passing bool) {
+	var list []string
+	for _, r := range c.answer.Roots {
+		why := r.Reason
+		switch {
+		case r.State == index.Searching:
+			why = "it is being searched"
+		case why == "":
+			why = string(r.State)
+		}
+		passing = passing || r.State != index.Partial
+		list = append(list, fmt.Sprintf("root %s is not searched whole: %s", r.Path, why))
+	}
+	return strings.Join(list, "; "), passing
+}
+
 // none is the refusal of a hash that no directory is known to have.
 func (c *chooser) none() error {
 	reason := fmt.Sprintf("no model directory with the checkpoint hash %s is known", c.key.Str("checkpoint"))
 	hint := "add its folder to roots in wcache.toml, or run: wcache warm DIR"
-	var partly []string
-	passing := false
-	for _, r := range c.answer.Roots {
-		if !r.Whole() {
-			partly = append(partly, fmt.Sprintf("root %s is not searched whole: %s", r.Path, r.Reason()))
-			passing = passing || r.Passing()
-		}
-	}
-	if len(partly) > 0 {
-		reason += "; " + strings.Join(partly, "; ")
+	partly, passing := c.partly()
+	if partly != "" {
+		reason += "; " + partly
 	}
 	if passing {
 		return &Uncertain{Reason: reason, Hint: hint}

@@ -76,8 +76,7 @@ type basis struct {
 	hash    string // "": nothing
 	version uint64 // of the index's answer
 	pins    []string
-	refs    []string         // of hub caches, with what they held
-	others  []weights.Record // directories that were compared, and must stay what they were
+	refs    []string // of hub caches, with what they held
 }
 
 // Choose finds the one directory that a key means. Started is what the engine's
@@ -94,7 +93,7 @@ func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Starte
 		if env == nil {
 			env = func(string) string { return "" }
 		}
-		path, _, err := weights.Locate(name, key.Str("revision"), env)
+		path, _, err := weights.Locate(name, key.Str("revision"), env, o.Roots)
 		if err != nil {
 			return Choice{}, lasting(err)
 		}
@@ -122,16 +121,15 @@ func Named(path string) (Choice, error) {
 }
 
 // Still reports whether Choose would come to the same choice, which it tells from what
-// that rests on: the index's word that nothing has changed, the pins, and the stamps
-// of the directories that were compared. It is false for a choice that is as cheap to
-// make anew.
+// that rests on: the index's word that no directory of the hash has come, gone or
+// changed, the pins, and the branches. It is false for a choice that is as cheap to make
+// anew.
 func (c Choice) Still(o Options) bool {
 	b := c.basis
 	if b.hash == "" || o.Strict && (c.Sure == ByOnly || c.Sure == ByContent) {
 		return false
 	}
-	return o.Index.Current(b.hash, b.version) && slices.Equal(b.pins, RealPins(o.Pins)) && refsAre(b.refs) &&
-		!slices.ContainsFunc(b.others, func(r weights.Record) bool { return r.Stale() != nil })
+	return o.Index.Current(b.hash, b.version) && slices.Equal(b.pins, RealPins(o.Pins)) && refsAre(b.refs)
 }
 
 // Blame words the error of [Plan] for a choice: a directory that the engine named

@@ -122,6 +122,10 @@ func lasting(err error) error {
 	if errors.As(err, &missing) {
 		return &Refusal{Field: "checkpoint", Reason: missing.Error(), Hint: "download it, or give the engine the model's directory"}
 	}
+	var several *weights.Ambiguous
+	if errors.As(err, &several) {
+		return &Refusal{Field: "checkpoint", Reason: several.Error(), Hint: "start the engine with the directory that is meant"}
+	}
 	var bad *weights.Unusable
 	if errors.As(err, &bad) {
 		return &Refusal{Field: "checkpoint", Reason: bad.Error()}
