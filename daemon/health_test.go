@@ -71,7 +71,7 @@ func TestErrorsDuringLoad(t *testing.T) {
 	}
 }
 
-// A driver that doesn't answer keeps nobody who asks for the status.
+// The status doesn't wait for a driver that doesn't answer.
 func TestSlowLook(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)

@@ -191,7 +191,7 @@ func testLostKept(t *testing.T, dir string) {
 	r.says("keeper ended")
 }
 
-// A driver that keeps whoever asks keeps nobody else: weights are served and loaded.
+// With a driver that never answers, weights are served and loaded all the same.
 // That the status is told meanwhile is daemon's TestSlowLook.
 func testHangs(t *testing.T, dir string) {
 	r := newRig(t, dir)

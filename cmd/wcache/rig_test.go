@@ -242,7 +242,7 @@ func (r *rig) end() {
 	if r.Failed() {
 		r.Logf("log:\n%s", r.log.String())
 	}
-	// A loader that has done its job is not waited for by anybody.
+	// A loader that has done its job is not waited for.
 	r.eventually("nothing of the GPU is in use", func() bool { return r.used(r.uuid) == 0 })
 }
 

@@ -175,7 +175,7 @@ func forget(t *testing.T, path string) {
 // asked to drop it is said some time that it isn't there: the kernel drops what it
 // likes, and may read the byte that was asked for before it answers.
 func TestInCache(t *testing.T) {
-	const size = 4 * alignBytes // which anybody may lock
+	const size = 4 * alignBytes // which every user may lock
 	file := randomFile(t, "cached", size)
 	sources, err := openSources([]layout.File{file}, true)
 	if err != nil {
@@ -184,7 +184,7 @@ func TestInCache(t *testing.T) {
 	defer closeSources(sources)
 	s := sources[0]
 	if s.direct == nil {
-		t.Skip("the file system of TMPDIR has no O_DIRECT, so that nobody asks")
+		t.Skip("the file system of TMPDIR has no O_DIRECT, without which this is never asked")
 	}
 	locked, err := unix.Mmap(s.fd.Int(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
