@@ -13,7 +13,6 @@ package weights
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"io/fs"
@@ -72,8 +71,8 @@ func (e *Unusable) Unwrap() error { return e.Err }
 const headerReaders = 8
 
 // Open reads a model directory's configuration, indexes and headers. Errors that
-// callers act on are [*Unusable], [*Unreadable] and [*Changed]; others come from the
-// file system.
+// callers act on are [*Unusable], [*Unreadable], [*Unfinished] and [*Changed]; others
+// come from the file system.
 //
 // What it returns can be held against the files later, see [Dir.Stale]: Open waits
 // until the last write to a file is so long ago that a new one must show.
@@ -91,6 +90,9 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 	if err := refuseNested(path, pick); err != nil {
+		return nil, err
+	}
+	if err := refuseUnfinished(path, pick); err != nil {
 		return nil, err
 	}
 	config, err := readConfig(path)
@@ -177,11 +179,7 @@ func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	if err := read(f); err != nil {
-		var bad *safetensors.FormatError
-		if errors.As(err, &bad) {
-			return &Unusable{Path: path, Reason: err.Error() + "; the file is damaged or not complete, fetch it again", Err: err}
-		}
-		return fmt.Errorf("read %q: %w", path, err)
+		return misread(path, beginning(f), want, err)
 	}
 	return unchanged(f, path, want)
 }
