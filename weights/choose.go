@@ -173,7 +173,7 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 func readShardIndex(path string) ([]string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
 	if err != nil {
-		return nil, fmt.Errorf("open index: %w", err)
+		return nil, denied(path, fmt.Errorf("open index: %w", err))
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	b, err := io.ReadAll(io.LimitReader(f, MaxShardIndex+1))

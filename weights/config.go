@@ -42,5 +42,9 @@ func readConfig(dir string) (*hfconfig.Config, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: "does not exist; vLLM needs it beside the weights", Err: err}
 	}
+	var fault *fs.PathError
+	if errors.As(err, &fault) {
+		err = denied(fault.Path, err)
+	}
 	return nil, err
 }
