@@ -34,6 +34,7 @@ type File struct {
 	Base        string
 	stamp.Stamp // of the file that a symlink leads to
 	Header      *safetensors.Header
+	SHA256      string // of the contents in hex, as the Hugging Face hub gave it; "" if it didn't
 }
 
 // Dir is a model directory as it was when it was opened. It holds no descriptor
@@ -156,6 +157,7 @@ func openFiles(dir string, names []string, have map[string]stamp.Stamp) (map[str
 
 func openFile(dir, base string, want stamp.Stamp) (*File, error) {
 	file := &File{Path: filepath.Join(dir, base), Base: base, Stamp: want}
+	file.SHA256 = hubDigest(file.Path)
 	err := reading(file.Path, want, func(f *os.File) error {
 		h, err := safetensors.ReadHeader(f, want.Size)
 		file.Header = h
