@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -204,7 +205,7 @@ func TestUnusable(t *testing.T) {
 	}{
 		{"shard that the index names is missing", "llama", func(t *testing.T, dir string) {
 			do(t, os.Remove(dir+"/model-00002-of-00004.safetensors"))
-		}, `mismatch: checkpoint; read weights "DIR/model.safetensors.index.json": names 1 files that are missing: ["model-00002-of-00004.safetensors"]; fetch the model again`},
+		}, `mismatch: checkpoint; read weights "DIR/model.safetensors.index.json": unfinished snapshot: 1 of 4 shards are missing: ["model-00002-of-00004.safetensors"]; fetch the model again`},
 		{"shard in a subfolder", "llama", func(t *testing.T, dir string) {
 			text, err := os.ReadFile(dir + "/model.safetensors.index.json")
 			do(t, err, os.WriteFile(dir+"/model.safetensors.index.json", []byte(strings.ReplaceAll(string(text), "model-00002", "sub/model-00002")), 0o600))
@@ -223,6 +224,14 @@ func TestUnusable(t *testing.T) {
 		}), "mismatch: checkpoint; …DIR/model.safetensors…"},
 		{"data cut short", "qwen2", header(func(b []byte) []byte { return b[:len(b)-2] }),
 			"mismatch: checkpoint; …DIR/model.safetensors…"},
+		{"data that may still come", "qwen2", func(t *testing.T, dir string) {
+			path := dir + "/model.safetensors"
+			info, err := os.Stat(path)
+			do(t, err, os.Truncate(path, info.Size()-2))
+		}, "error: …DIR/model.safetensors…: 2 bytes are missing at the end of the file: …; it was written a moment ago, wait until it is whole"},
+		{"file that is being fetched", "qwen2", func(t *testing.T, dir string) {
+			do(t, os.WriteFile(dir+"/model.safetensors.aria2", nil, 0o600))
+		}, "error: …DIR/model.safetensors…is being fetched, as \"model.safetensors.aria2\" beside it shows; wait until that is gone"},
 		{"FIFO for a file", "qwen2", func(t *testing.T, dir string) {
 			do(t, os.Remove(dir+"/model.safetensors"), unix.Mkfifo(dir+"/model.safetensors", 0o600))
 		}, "mismatch: checkpoint; …DIR/model.safetensors…is not a regular file…"},
@@ -255,11 +264,12 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// header changes the whole of model.safetensors.
+// header changes the whole of model.safetensors, as of an hour ago.
 func header(change func([]byte) []byte) func(*testing.T, string) {
 	return func(t *testing.T, dir string) {
-		b, err := os.ReadFile(dir + "/model.safetensors")
-		do(t, err, os.WriteFile(dir+"/model.safetensors", change(b), 0o600))
+		path, then := dir+"/model.safetensors", time.Now().Add(-time.Hour)
+		b, err := os.ReadFile(path)
+		do(t, err, os.WriteFile(path, change(b), 0o600), os.Chtimes(path, then, then))
 	}
 }
 

@@ -35,8 +35,8 @@ type Difference struct {
 	Blame    Blame  `json:"blame"`
 	// Certain tells that the directory gives a value, and another one than the
 	// engine's. If not, its value can't be computed, such as of a config.json with
-	// values of other types than documented, and may well be the engine's: nobody
-	// may pass over a directory for that.
+	// values of other types than documented, and may well be the engine's: no
+	// directory may be passed over for that.
 	Certain bool `json:"certain"`
 }
 

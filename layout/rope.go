@@ -38,7 +38,7 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	dim := g.rotaryDim(m.headDim)
 	base := g.may("rope_theta", 10000)
 	if g.err == nil && !(base >= 1 && base <= 1e30) {
-		g.refuse("rope_theta is %s, not between 1 and 1e30", hfconfig.Show(r["rope_theta"]))
+		g.fail(refuse(ropeField, "rope_theta is %s, not between 1 and 1e30", hfconfig.Show(r["rope_theta"])))
 	}
 	kind := "default"
 	if _, given := r["rope_type"]; given {
@@ -46,7 +46,7 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	}
 	build, ok := ropes[kind]
 	if !ok {
-		g.refuse("rope_type %q is not built", kind)
+		g.fail(refuse(ropeField, "rope_type %q is not built", kind))
 	}
 	if g.err != nil {
 		return Rope{}, "", g.err
@@ -99,9 +99,9 @@ type ropeGet struct {
 	note string
 }
 
-func (g *ropeGet) refuse(format string, args ...any) {
+func (g *ropeGet) fail(err error) {
 	if g.err == nil {
-		g.err = refuse(ropeField, format, args...)
+		g.err = err
 	}
 }
 
@@ -109,11 +109,11 @@ func (g *ropeGet) refuse(format string, args ...any) {
 func (g *ropeGet) rotaryDim(headDim int64) int {
 	partial := g.may("partial_rotary_factor", 1)
 	if g.err == nil && !(partial > 0 && partial <= 1) {
-		g.refuse("partial_rotary_factor is %s, not between 0 and 1", hfconfig.Show(g.r["partial_rotary_factor"]))
+		g.fail(refuse(ropeField, "partial_rotary_factor is %s, not between 0 and 1", hfconfig.Show(g.r["partial_rotary_factor"])))
 	}
 	dim := int(float64(headDim) * partial)
 	if g.err == nil && (dim < 2 || dim%2 != 0) {
-		g.refuse("%d rotated elements of a head", dim)
+		g.fail(refuse(ropeField, "%d rotated elements of a head", dim))
 	}
 	return dim
 }
@@ -121,7 +121,7 @@ func (g *ropeGet) rotaryDim(headDim int64) int {
 // must is a positive number that has to be there.
 func (g *ropeGet) must(key string) float64 {
 	if _, given := g.r[key]; !given {
-		g.refuse("%s is missing", key)
+		g.fail(refuse(ropeField, "%s is missing", key))
 	}
 	return g.positive(key, 1)
 }
@@ -130,7 +130,7 @@ func (g *ropeGet) must(key string) float64 {
 func (g *ropeGet) positive(key string, missing float64) float64 {
 	v := g.may(key, missing)
 	if !(v > 0 && v <= math.MaxInt32) {
-		g.refuse("%s is %s, not a positive number", key, hfconfig.Show(g.r[key]))
+		g.fail(refuse(ropeField, "%s is %s, not a positive number", key, hfconfig.Show(g.r[key])))
 	}
 	return v
 }
@@ -149,7 +149,7 @@ func (g *ropeGet) may(key string, missing float64) float64 {
 			return v
 		}
 	}
-	g.refuse("%s is %s, not a number", key, hfconfig.Show(v))
+	g.fail(refuse(ropeField, "%s is %s, not a number", key, hfconfig.Show(v)))
 	return missing
 }
 
@@ -169,7 +169,7 @@ func (g *ropeGet) flag(key string, missing bool) bool {
 	}
 	b, ok := v.(bool)
 	if !ok {
-		g.refuse("%s is %s, not true or false", key, hfconfig.Show(v))
+		g.fail(refuse(ropeField, "%s is %s, not true or false", key, hfconfig.Show(v)))
 	}
 	return b
 }
@@ -204,7 +204,7 @@ func dynamicRope(get *ropeGet, g geometry) Rope {
 	dim := float64(g.dim)
 	base := g.base * math.Pow(stretch, dim/(dim-2))
 	if get.err == nil && !(base >= 1 && base <= 1e30) {
-		get.refuse("dynamic scaling makes a base of %s", hfconfig.Show(base))
+		get.fail(refuse(ropeField, "dynamic scaling makes a base of %s", hfconfig.Show(base)))
 		return Rope{}
 	}
 	r := plainRope(get, g)
@@ -249,7 +249,7 @@ func yarnRope(get *ropeGet, g geometry) Rope {
 		magnitude = yarnScale(factor, 1)
 	}
 	if math.Abs(magnitude) > math.MaxFloat32 {
-		get.refuse("yarn scaling makes values %s times as large", hfconfig.Show(magnitude))
+		get.fail(refuse(ropeField, "yarn scaling makes values %s times as large", hfconfig.Show(magnitude)))
 	}
 	correction := func(rotations float64) float64 {
 		return float64(g.dim) * math.Log(original/(rotations*2*math.Pi)) / (2 * math.Log(g.base))

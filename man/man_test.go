@@ -391,7 +391,7 @@ func words(n ast.Node) ast.Expr {
 			}
 		}
 	case *ast.CompositeLit:
-		if !slices.Contains([]string{"Refusal", "Unusable", "NotFound"}, lastName(n.Type)) {
+		if !slices.Contains([]string{"Refusal", "Unusable", "Unreadable", "Unfinished", "NotFound"}, lastName(n.Type)) {
 			return nil
 		}
 		for _, e := range n.Elts {

@@ -104,7 +104,7 @@ func choose(dir string, have map[string]stamp.Stamp) (*choice, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, &Unusable{Path: dir, Reason: "holds no .safetensors files; weights in other formats have to be converted"}
+		return nil, noWeights(dir)
 	}
 	slices.Sort(all)
 	slices.Sort(consolidated)
@@ -165,12 +165,7 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 		}
 	}
 	if len(missing) > 0 {
-		const shown = 3
-		list := fmt.Sprintf("%q", missing[:min(len(missing), shown)])
-		if len(missing) > shown {
-			list += fmt.Sprintf(" and %d more", len(missing)-shown)
-		}
-		return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %d files that are missing: %s; fetch the model again", len(missing), list), Err: fs.ErrNotExist}
+		return nil, missingShards(path, len(shards), missing)
 	}
 	return shards, nil
 }
@@ -178,7 +173,7 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 func readShardIndex(path string) ([]string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
 	if err != nil {
-		return nil, fmt.Errorf("open index: %w", err)
+		return nil, denied(path, fmt.Errorf("open index: %w", err))
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	b, err := io.ReadAll(io.LimitReader(f, MaxShardIndex+1))
@@ -187,6 +182,9 @@ func readShardIndex(path string) ([]string, error) {
 	}
 	shards, err := parseShardIndex(b)
 	if err != nil {
+		if what := notJSON(b[:min(len(b), sniffed)]); what != "" {
+			return nil, &Unusable{Path: path, Reason: what, Err: err}
+		}
 		return nil, &Unusable{Path: path, Reason: err.Error() + "; fetch it again"}
 	}
 	return shards, nil

@@ -15,7 +15,7 @@ import (
 // Unreadable is the error for a file that says what model a directory holds, and
 // that can't be read: it isn't JSON, or is over a limit. Asking again gives the same
 // answer until the file has changed. Nothing is known of the directory then, so
-// that nobody may take it for another model's.
+// that it must not pass for another model's.
 type Unreadable struct {
 	Path   string // of the file
 	Reason string // what is wrong, and what to do
@@ -33,9 +33,18 @@ func readConfig(dir string) (*hfconfig.Config, error) {
 	case err == nil:
 		return config, nil
 	case errors.As(err, &format):
-		return nil, &Unreadable{Path: filepath.Join(dir, format.File), Reason: format.Reason + "; fetch it again", Err: err}
+		path := filepath.Join(dir, format.File)
+		reason := foreignFile(path)
+		if reason == "" {
+			reason = format.Reason + "; fetch it again"
+		}
+		return nil, &Unreadable{Path: path, Reason: reason, Err: err}
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: "does not exist; vLLM needs it beside the weights", Err: err}
+	}
+	var fault *fs.PathError
+	if errors.As(err, &fault) {
+		err = denied(fault.Path, err)
 	}
 	return nil, err
 }

@@ -13,7 +13,6 @@ package weights
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"io/fs"
@@ -35,6 +34,7 @@ type File struct {
 	Base        string
 	stamp.Stamp // of the file that a symlink leads to
 	Header      *safetensors.Header
+	SHA256      string // of the contents in hex, as the Hugging Face hub gave it; "" if it didn't
 }
 
 // Dir is a model directory as it was when it was opened. It holds no descriptor
@@ -72,8 +72,8 @@ func (e *Unusable) Unwrap() error { return e.Err }
 const headerReaders = 8
 
 // Open reads a model directory's configuration, indexes and headers. Errors that
-// callers act on are [*Unusable], [*Unreadable] and [*Changed]; others come from the
-// file system.
+// callers act on are [*Unusable], [*Unreadable], [*Unfinished] and [*Changed]; others
+// come from the file system.
 //
 // What it returns can be held against the files later, see [Dir.Stale]: Open waits
 // until the last write to a file is so long ago that a new one must show.
@@ -91,6 +91,9 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 	if err := refuseNested(path, pick); err != nil {
+		return nil, err
+	}
+	if err := refuseUnfinished(path, pick); err != nil {
 		return nil, err
 	}
 	config, err := readConfig(path)
@@ -154,6 +157,7 @@ func openFiles(dir string, names []string, have map[string]stamp.Stamp) (map[str
 
 func openFile(dir, base string, want stamp.Stamp) (*File, error) {
 	file := &File{Path: filepath.Join(dir, base), Base: base, Stamp: want}
+	file.SHA256 = hubDigest(file.Path)
 	err := reading(file.Path, want, func(f *os.File) error {
 		h, err := safetensors.ReadHeader(f, want.Size)
 		file.Header = h
@@ -177,11 +181,7 @@ func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	if err := read(f); err != nil {
-		var bad *safetensors.FormatError
-		if errors.As(err, &bad) {
-			return &Unusable{Path: path, Reason: err.Error() + "; the file is damaged or not complete, fetch it again", Err: err}
-		}
-		return fmt.Errorf("read %q: %w", path, err)
+		return misread(path, beginning(f), want, err)
 	}
 	return unchanged(f, path, want)
 }

@@ -192,8 +192,8 @@ func TestProblems(t *testing.T) {
 		}
 		want := []string{
 			`search root "DIR/none": stat DIR/none: no such file or directory`,
-			`read weights "DIR/shards/model.safetensors.index.json": names 1 files that are missing: ["model-2.safetensors"]; fetch the model again`,
-			`read weights "DIR/short/model.safetensors": read safetensors header: a file of 5 bytes has no room for the header's length; the file is damaged or not complete, fetch it again`,
+			`read weights "DIR/shards/model.safetensors.index.json": unfinished snapshot: 1 of 1 shards are missing: ["model-2.safetensors"]; fetch the model again`,
+			`read weights "DIR/short/model.safetensors": is a text that begins with "short"; fetch it again`,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)

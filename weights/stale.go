@@ -26,7 +26,7 @@ func survey(dir string) (map[string]stamp.Stamp, error) {
 		return nil, &Unusable{Path: dir, Reason: "does not exist", Err: err}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open model directory: %w", err)
+		return nil, denied(dir, fmt.Errorf("open model directory: %w", err))
 	}
 	names, err := f.Readdirnames(-1)
 	_ = f.Close() // nothing was written
@@ -52,7 +52,7 @@ func survey(dir string) (map[string]stamp.Stamp, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			have[name] = stamp.Stamp{}
 		default:
-			return nil, fmt.Errorf("survey model directory: %w", err)
+			return nil, denied(path, fmt.Errorf("survey model directory: %w", err))
 		}
 	}
 	return have, nil
@@ -149,7 +149,7 @@ func openSame(path string, want stamp.Stamp) (*os.File, error) {
 		return nil, &Changed{Path: path, What: "is gone"}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open weights: %w", err)
+		return nil, denied(path, fmt.Errorf("open weights: %w", err))
 	}
 	if err = unchanged(f, path, want); err != nil {
 		_ = f.Close() // nothing was written

@@ -54,8 +54,9 @@ type Tensor struct {
 
 // FormatError is the rule that a file breaks. It names no file; callers do.
 type FormatError struct {
-	Tensor string // "" where it is the header as a whole
-	Reason string
+	Tensor  string // "" where it is the header as a whole
+	Reason  string
+	Missing int64 // bytes that the file is too short by at least, where nothing else is wrong
 }
 
 func (e *FormatError) Error() string {
@@ -70,7 +71,7 @@ func (e *FormatError) Error() string {
 // [*FormatError] where the file is at fault, else it wraps what r returned.
 func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
 	if size < lengthBytes {
-		return nil, &FormatError{Reason: fmt.Sprintf("a file of %d bytes has no room for the header's length", size)}
+		return nil, &FormatError{Reason: fmt.Sprintf("a file of %d bytes has no room for the header's length", size), Missing: lengthBytes - size}
 	}
 	var length [lengthBytes]byte
 	if err := readAt(r, length[:], 0); err != nil {
@@ -83,7 +84,10 @@ func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
 	case n > MaxHeader:
 		return nil, &FormatError{Reason: fmt.Sprintf("its length of %d bytes is over the format's limit of %d", n, MaxHeader)}
 	case int64(n) > size-lengthBytes:
-		return nil, &FormatError{Reason: fmt.Sprintf("its length of %d bytes runs past the end of a file of %d", n, size)}
+		return nil, &FormatError{
+			Reason:  fmt.Sprintf("its length of %d bytes runs past the end of a file of %d", n, size),
+			Missing: int64(n) - (size - lengthBytes),
+		}
 	}
 	raw := make([]byte, n)
 	if err := readAt(r, raw, lengthBytes); err != nil {
@@ -255,20 +259,26 @@ func (h *Header) check(size int64) error {
 	var end int64
 	for i := range h.Tensors {
 		t := &h.Tensors[i]
-		if reason := t.check(end, size); reason != "" {
+		if reason := t.check(end); reason != "" {
 			return &FormatError{Tensor: t.Name, Reason: reason}
 		}
 		end = t.End
 	}
-	if end != size {
+	if end > size {
+		return &FormatError{
+			Reason:  fmt.Sprintf("%d bytes are missing at the end of the file: its tensors take %d, and %d are there", end-size, end, size),
+			Missing: end - size,
+		}
+	}
+	if end < size {
 		return &FormatError{Reason: fmt.Sprintf("the tensors cover %d bytes of data, the file has %d", end, size)}
 	}
 	return nil
 }
 
-// check gives the rule that a tensor breaks which should start at byte start of
-// size bytes of data, or "".
-func (t *Tensor) check(start, size int64) string {
+// check gives the rule that a tensor breaks which should start at byte start of the
+// data, or "".
+func (t *Tensor) check(start int64) string {
 	at := func(format string) string { return fmt.Sprintf("data_offsets [%d,%d] "+format, t.Begin, t.End) }
 	switch {
 	case t.End < t.Begin:
@@ -277,8 +287,6 @@ func (t *Tensor) check(start, size int64) string {
 		return at("leave a hole") + fmt.Sprintf(": the data before ends at %d", start)
 	case t.Begin < start:
 		return at("overlap") + fmt.Sprintf(" the data before, which ends at %d", start)
-	case t.End > size:
-		return at("run past the file") + fmt.Sprintf(", which has %d bytes of data", size)
 	}
 	elements := tensor.Elements(t.Shape)
 	hi, n := bits.Mul64(uint64(elements), uint64(t.DType.Bits()))

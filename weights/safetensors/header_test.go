@@ -171,7 +171,9 @@ func TestRefused(t *testing.T) {
 		{"overlap", file(two(1, 3), 3), "b", "data_offsets [1,3] overlap the data before, which ends at 2"},
 		{"the same data", file(two(0, 2), 2), "b", "data_offsets [0,2] overlap the data before, which ends at 2"},
 		{"empty tensor inside another", file(`{`+entry("a", "U8", "[2]", 0, 2)+`,`+entry("b", "U8", "[0]", 1, 1)+`}`, 2), "b", "data_offsets [1,1] overlap the data before, which ends at 2"},
-		{"past the data", file(one("[3]", 0, 3), 2), "a", "data_offsets [0,3] run past the file, which has 2 bytes of data"},
+		{"past the data", file(one("[3]", 0, 3), 2), "", "1 bytes are missing at the end of the file: its tensors take 3, and 2 are there"},
+		{"all data missing", file(two(2, 4), 0), "", "4 bytes are missing at the end of the file: its tensors take 4, and 0 are there"},
+		{"past the data and of another size", file(one("[2]", 0, 3), 2), "a", "shape [2] of U8 needs 2 bytes, data_offsets [0,3] give 3"},
 		{"data left over", file(one("[2]", 0, 2), 3), "", "the tensors cover 2 bytes of data, the file has 3"},
 		{"data without tensors", file("{}", 1), "", "the tensors cover 0 bytes of data, the file has 1"},
 		{"size of another type", file(`{`+entry("a", "F32", "[1]", 0, 2)+`}`, 2), "a", "shape [1] of F32 needs 4 bytes, data_offsets [0,2] give 2"},
@@ -189,7 +191,8 @@ func TestRefused(t *testing.T) {
 			if !errors.As(err, &got) {
 				t.Fatalf("got %v, want a FormatError", err)
 			}
-			if diff := cmp.Diff(&FormatError{Tensor: c.tensor, Reason: c.reason}, got); diff != "" {
+			missing := map[string]int64{"no length": 1, "length past the file": 1, "past the data": 1, "all data missing": 4}[c.name]
+			if diff := cmp.Diff(&FormatError{Tensor: c.tensor, Reason: c.reason, Missing: missing}, got); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/stamp"
+	"github.com/wcache/wcache/weights/safetensors"
+)
+
+// Unfinished is the error for a directory that is still being filled, by a download
+// or a copy. It passes when that is done.
+type Unfinished struct {
+	Path   string // the file or directory at fault
+	Reason string // what is missing, and what to do
+	Err    error  // the cause where it has a type
+}
+
+func (e *Unfinished) Error() string { return fmt.Sprintf("read weights %q: %s", e.Path, e.Reason) }
+
+func (e *Unfinished) Unwrap() error { return e.Err }
+
+// abandoned is how long ago the last write is to a file that a download has left.
+// Programs write every few seconds; aria2 writes its control file every minute.
+const abandoned = 10 * time.Minute
+
+// fresh takes a time that is to come as long from now for a wrong one.
+func fresh(mtime time.Time) bool { return time.Since(mtime).Abs() < abandoned }
+
+// endings are those of files that a download keeps beside the one that it makes, or
+// in its place until it is done: of aria2, Hugging Face, Firefox and yt-dlp, Chromium,
+// Safari, and scripts.
+var endings = []string{".aria2", ".incomplete", ".part", ".crdownload", ".download", ".tmp"}
+
+// rsyncRandom is the length of what rsync puts after a name that it has put a point
+// before: get_tmpname of its receiver.c.
+const rsyncRandom = len(".XXXXXX")
+
+// partOf gives the name of the file that a download makes which keeps a file of the
+// given name.
+func partOf(name string) (string, bool) {
+	for _, ending := range endings {
+		if whole, ok := strings.CutSuffix(name, ending); ok && whole != "" {
+			return whole, true
+		}
+	}
+	if cut := len(name) - rsyncRandom; cut > 1 && name[0] == '.' && name[cut] == '.' && !strings.Contains(name[cut+1:], ".") {
+		return name[1:cut], true
+	}
+	return "", false
+}
+
+// part is what lies in a model directory of a file that isn't whole.
+type part struct {
+	of, name string // base names
+	fresh    bool   // it is being written, or was not long ago
+}
+
+// partsIn lists the parts in a directory, by name.
+func partsIn(dir string) ([]part, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list model directory: %w", err)
+	}
+	var list []part
+	for _, e := range entries {
+		of, ok := partOf(e.Name())
+		if !ok {
+			continue
+		}
+		p := part{of: of, name: e.Name()}
+		for _, name := range []string{of, p.name} { // aria2 writes to both
+			info, err := os.Stat(filepath.Join(dir, name))
+			p.fresh = p.fresh || err == nil && fresh(info.ModTime())
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// refuseUnfinished refuses a directory in which a file that counts is not whole, as
+// parts beside it say. Without an index each file with weights counts, also one that
+// isn't there yet.
+func refuseUnfinished(dir string, c *choice) error {
+	parts, err := partsIn(dir)
+	if err != nil {
+		return err
+	}
+	counts := append(c.names(), configName, indexName, consolidatedIndexName)
+	parts = slices.DeleteFunc(parts, func(p part) bool {
+		return !slices.Contains(counts, p.of) && (c.indexed || !isWeights(p.of))
+	})
+	for _, p := range parts {
+		if p.fresh {
+			return &Unfinished{Path: filepath.Join(dir, p.of), Reason: fmt.Sprintf("is being fetched, as %q beside it shows; wait until that is gone", p.name)}
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	left := parts[0]
+	return &Unusable{Path: filepath.Join(dir, left.of), Reason: fmt.Sprintf("was not fetched to its end, as %q beside it shows; fetch the rest, or remove that file if this one is whole", left.name)}
+}
+
+// missingShards is the error for shards that an index names and that aren't there.
+func missingShards(index string, shards int, missing []string) error {
+	reason := fmt.Sprintf("unfinished snapshot: %d of %d shards are missing", len(missing), shards)
+	if n := min(fetching(filepath.Dir(index), missing), len(missing)); n > 0 {
+		return &Unfinished{Path: index, Reason: fmt.Sprintf("%s, %d are being downloaded; wait until they are there", reason, n), Err: fs.ErrNotExist}
+	}
+	const shown = 3
+	list := fmt.Sprintf("%q", missing[:min(len(missing), shown)])
+	if len(missing) > shown {
+		list += fmt.Sprintf(" and %d more", len(missing)-shown)
+	}
+	return &Unusable{Path: index, Reason: fmt.Sprintf("%s: %s; fetch the model again", reason, list), Err: fs.ErrNotExist}
+}
+
+// noWeights is the error for a directory without any safetensors file.
+func noWeights(dir string) error {
+	if n := fetching(dir, nil); n > 0 {
+		return &Unfinished{Path: dir, Reason: fmt.Sprintf("unfinished snapshot: no shard is there yet, %d files are being downloaded; wait until they are there", n)}
+	}
+	return &Unusable{Path: dir, Reason: "holds no .safetensors files; weights in other formats have to be converted"}
+}
+
+// fetching counts the files that are being downloaded for a directory: those of the
+// given names, or all with weights, that have parts in it, and those that Hugging
+// Face's library fetches, whose names it doesn't tell.
+func fetching(dir string, missing []string) int {
+	parts, _ := partsIn(dir) // there was another error, which this one only explains
+	var begun []string
+	for _, p := range parts {
+		if p.fresh && (slices.Contains(missing, p.of) || missing == nil && isWeights(p.of)) {
+			begun = append(begun, p.of)
+		}
+	}
+	for _, folder := range hubFolders(dir) {
+		entries, _ := os.ReadDir(folder)
+		for _, e := range entries {
+			info, err := e.Info()
+			blob, incomplete := strings.CutSuffix(e.Name(), ".incomplete")
+			if !incomplete || err != nil || !fresh(info.ModTime()) {
+				continue
+			}
+			// A blob's name is a hash, and one that two programs fetch has other
+			// words behind it. In a folder of its own there is one word before it.
+			words := strings.Split(blob, ".")
+			begun = append(begun, slices.MaxFunc(words, func(a, b string) int { return len(a) - len(b) }))
+		}
+	}
+	slices.Sort(begun)
+	return len(slices.Compact(begun))
+}
+
+// truncated is the error for a file that is shorter than its header says, or has no
+// header yet.
+func truncated(path string, was stamp.Stamp, bad *safetensors.FormatError) error {
+	what := bad.Error()
+	if bad.Missing == 0 {
+		what = reserved
+	}
+	if fresh(time.Unix(0, was.MTime)) {
+		return &Unfinished{Path: path, Reason: what + "; it was written a moment ago, wait until it is whole", Err: bad}
+	}
+	return &Unusable{Path: path, Reason: what + "; the file is not complete, fetch it again", Err: bad}
+}
+
+// misread words the error of a safetensors file that could be read and isn't what it
+// should be.
+func misread(path string, begin []byte, was stamp.Stamp, err error) error {
+	var bad *safetensors.FormatError
+	if !errors.As(err, &bad) {
+		return fmt.Errorf("read %q: %w", path, err)
+	}
+	what := foreign(begin)
+	switch {
+	case bad.Missing > 0 && what == "" || what == reserved:
+		return truncated(path, was, bad)
+	case what != "":
+		return &Unusable{Path: path, Reason: what, Err: bad}
+	}
+	return &Unusable{Path: path, Reason: err.Error() + "; the file is damaged or not complete, fetch it again", Err: bad}
+}
