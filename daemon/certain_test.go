@@ -72,7 +72,7 @@ type tally struct {
 	right   atomic.Int64 // of which the oracle says the same
 	wrong   atomic.Int64
 	unsure  atomic.Int64 // errors where nothing made a directory certain
-	moving  atomic.Int64 // errors while the engine's own files were changing
+	moving  atomic.Int64 // errors and mixtures on the disk while the engine's own files were changing
 	refused atomic.Int64 // errors where a sure answer existed
 	hits    atomic.Int64
 }
@@ -107,15 +107,17 @@ type world struct {
 	steps   []string // what was done, the latest last
 	engines sync.WaitGroup
 
+	doing   sync.Mutex // held while the world is changed, and noted
 	mu      sync.Mutex
 	history map[string][]held // by real path of a directory
 }
 
-// held is what a directory held from a moment on: a version, 0 while it is changing
-// or holds nothing that can be loaded.
+// held is what a directory held from a moment on: a version, 0 while it holds nothing
+// that can be loaded.
 type held struct {
 	since   time.Time
 	version uint64
+	changes bool   // it may hold what it held before, what it holds next, or nothing
 	link    string // the directory that a link leads to
 }
 
@@ -129,8 +131,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		do(t, os.MkdirAll(d, 0o700))
 	}
 	var err error
+	x := index.New(index.Options{})
 	w.s, err = New(Options{
-		Instance: "host", Device: "host", Index: index.New(nil), Run: inProcess,
+		Instance: "host", Device: "host", Index: x, Run: inProcess,
 		Configure: func() (config.Config, error) { return w.config, nil },
 		Env:       func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
 	})
@@ -143,6 +146,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.end = func() {
 		end()
 		do(t, <-served, lock.Close())
+		x.Close()
 	}
 	for range 3 {
 		w.create()
@@ -201,19 +205,17 @@ func (w *world) now(dir string, version uint64) {
 	w.history[dir] = append(w.history[dir], held{since: time.Now(), version: version})
 }
 
-// linked notes that a link leads to a directory from here on; "" while that is not
-// certain.
+// changes notes that a directory may be changing from here on.
+func (w *world) changes(dir string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.history[dir] = append(w.history[dir], held{since: time.Now(), changes: true})
+}
+
+// linked notes that a link leads to a directory from here on.
 func (w *world) linked(link, dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if dir == "" {
-		list := w.history[link]
-		w.history[link] = append(list, held{since: time.Now()})
-		if len(list) > 0 {
-			w.history[link][len(list)].link = list[len(list)-1].link // until it is switched
-		}
-		return
-	}
 	w.history[link] = append(w.history[link], held{since: time.Now(), link: dir})
 }
 
@@ -230,6 +232,14 @@ func (w *world) between(path string, from, to time.Time) (versions []uint64, res
 	list := w.history[path]
 	rest = true
 	n := 0
+	add := func(h held) {
+		if h.link == "" {
+			versions, rest = append(versions, h.version), rest && h.version != 0
+			return
+		}
+		more, still := w.between(h.link, from, to)
+		versions, rest = append(versions, more...), rest && still
+	}
 	for i, h := range list {
 		end := to
 		if i+1 < len(list) {
@@ -239,13 +249,14 @@ func (w *world) between(path string, from, to time.Time) (versions []uint64, res
 			continue
 		}
 		n++
-		rest = rest && h.since.Before(from)
-		if h.link != "" {
-			more, still := w.between(h.link, from, to)
-			versions, rest = append(versions, more...), rest && still
-			continue
+		rest = rest && h.since.Before(from) && !h.changes
+		add(h)
+		if h.changes && i > 0 {
+			add(list[i-1])
 		}
-		versions, rest = append(versions, h.version), rest && h.version != 0
+		if h.changes && i+1 < len(list) {
+			add(list[i+1])
+		}
 	}
 	return versions, rest && n == 1
 }
