@@ -164,10 +164,10 @@ type stagedReader struct {
 func (r *stagedReader) MaxBlock() int { return stagingBytes }
 
 func (r *stagedReader) Fetch(off int64, n int) error {
-	poison(r.staging)
 	if n > stagingBytes {
 		return fmt.Errorf("read segment: %d bytes are over %d", n, stagingBytes)
 	}
+	poison(r.staging[:max(n, 0)])
 	return r.Reader.Fetch(off, n)
 }
 
