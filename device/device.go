@@ -26,7 +26,10 @@ type Device interface {
 	Free() (int64, error)
 	// Granularity is the size in bytes that allocations are a multiple of.
 	Granularity() int64
-	// Close lets the device go. Segments live on; no Buffer may be in use.
+	// View opens a segment of this device for reading, which another process may have
+	// made. Its descriptor stays the caller's, and may be closed before the view is.
+	View(s Segment) (View, error)
+	// Close lets the device go. Segments live on; no Buffer or View may be in use.
 	Close() error
 }
 
@@ -62,6 +65,32 @@ type Writer interface {
 	// Flush waits until all that was committed is in the buffer.
 	Flush() error
 	// Close flushes and lets the writer go. A second Close does nothing.
+	Close() error
+}
+
+// View is a segment's memory, to be read back. Its methods are safe for concurrent
+// use.
+type View interface {
+	// Bytes is the segment's size.
+	Bytes() int64
+	// Reader makes one more reader.
+	Reader() (Reader, error)
+	// Close lets the memory go; the segment lives on. It does nothing after Close. No
+	// reader may be in use.
+	Close() error
+}
+
+// Reader is one goroutine's eyes in a view: it is made, used and closed by the same
+// goroutine, which a device may tie to its thread.
+type Reader interface {
+	// MaxBlock is the largest n that Fetch takes, MinBlock or more.
+	MaxBlock() int
+	// Fetch starts to read [off, off+n) of the view, and may return before it is there.
+	Fetch(off int64, n int) error
+	// Bytes waits for what the last Fetch asked for. It is not to be written to, and to
+	// be read no more after the next Fetch.
+	Bytes() ([]byte, error)
+	// Close lets the reader go. A second Close does nothing.
 	Close() error
 }
 

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,9 +18,6 @@ import (
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/loader/native"
 )
-
-// progressEvery is how often a child says how far it is.
-const progressEvery = 100 * time.Millisecond
 
 // Opener opens a device by name. BlockBytes is the most that will be written at
 // once, 0 for what suits the device.
@@ -47,6 +43,11 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	if err != nil {
 		return err
 	}
+	segments, err := receiveSegments(p, job)
+	defer closeSegments(segments)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	handed := handover{restore: restore}
@@ -58,7 +59,7 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	}()
 	done := make(chan error, 1)
 	go func() {
-		err := work(ctx, p, job, open, &handed)
+		err := work(ctx, p, job, segments, open, &handed)
 		var full *device.NoMemory
 		if errors.As(err, &full) && users != nil && job.Patience > 0 {
 			if who := users(ctx, job.Device); who != "" {
@@ -126,13 +127,27 @@ type handover struct {
 	restore func() // for one that stays, see offer
 }
 
-// work does the job and hands over what came of it. If that is memory of this
-// process, it returns when nobody holds it any more, and leaves the rest to the
-// process's end: a driver that hangs then keeps nothing.
-func work(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover) (err error) {
+// work does the job, whatever it is.
+func work(ctx context.Context, p *pipe, job *Job, segments []device.Segment, open Opener, handed *handover) error {
+	if job.Task == taskHash {
+		return hash(ctx, p, job, handed)
+	}
 	if job.Plan == nil || job.Plan.Table == nil || len(job.Plan.Table.Segments) != 1 {
 		return errors.New("start job: the plan has no table of one segment")
 	}
+	switch job.Task {
+	case taskLoad:
+		return load(ctx, p, job, open, handed)
+	case taskVerify:
+		return verify(ctx, p, job, segments[0], open, handed)
+	}
+	return fmt.Errorf("start job: unknown task %q", job.Task)
+}
+
+// load fills memory and hands it over. If that is memory of this process, it returns
+// when nobody holds it any more, and leaves the rest to the process's end: a driver
+// that hangs then keeps nothing.
+func load(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover) (err error) {
 	d, buf, err := allocate(ctx, p, job, open)
 	if err != nil {
 		return err
@@ -240,38 +255,16 @@ func encodeTable(plan *layout.Plan, segment int64) (*fd.FD, error) {
 
 // fill is native.Fill with progress for the parent.
 func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
-	var done atomic.Int64
-	say := func() error {
-		return p.send(&packet{
-			Says: saysProgress, Allocated: buf.Bytes(), Done: done.Load(), Total: job.Plan.Table.Bytes(),
-		}, nil)
-	}
-	if err := say(); err != nil {
-		return err
-	}
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				_ = say() // a parent that is gone ends ctx
+	r := newReport(p, job)
+	r.allocated = buf.Bytes()
+	return r.during(func() error {
+		return native.Fill(ctx, job.Plan, buf, r.options(job, func(d Digest) error {
+			if d.Hub != "" && d.Hub != d.SHA256 {
+				return &native.Damaged{Path: job.Digests[d.File].Path, SHA256: d.SHA256, Hub: d.Hub}
 			}
-		}
+			return nil
+		}))
 	})
-	err := native.Fill(ctx, job.Plan, buf, native.Options{
-		Workers: job.Workers, BlockBytes: job.BlockBytes, Direct: job.Direct, Progress: func(n int64) { done.Add(n) },
-	})
-	close(stop)
-	wg.Wait()
-	if err != nil {
-		return err
-	}
-	return say()
 }
 
 // classify makes of an error what the parent can act on.
@@ -280,6 +273,7 @@ func classify(err error) *Error {
 	var memory *device.NoMemory
 	var changed *native.Changed
 	var unreadable *native.Unreadable
+	var damaged *native.Damaged
 	var none *noDevice
 	switch {
 	case errors.As(err, &memory):
@@ -288,6 +282,8 @@ func classify(err error) *Error {
 		e.Kind = KindFileChanged
 	case errors.As(err, &unreadable):
 		e.Kind = KindFileUnreadable
+	case errors.As(err, &damaged):
+		e.Kind = KindDamaged
 	case errors.As(err, &none):
 		e.Kind = KindNoDevice
 	}

@@ -143,6 +143,40 @@ func (d *hooked) Alloc(bytes int64) (device.Buffer, error) {
 	return &hookedBuffer{b, d.act}, nil
 }
 
+func (d *hooked) View(s device.Segment) (device.View, error) {
+	if err := d.act("view"); err != nil {
+		return nil, err
+	}
+	v, err := d.Device.View(s)
+	return &hookedView{v, d.act}, err
+}
+
+type hookedView struct {
+	device.View
+	act func(string) error
+}
+
+func (v *hookedView) Reader() (device.Reader, error) {
+	r, err := v.View.Reader()
+	return &hookedReader{r, v.act, 0}, err
+}
+
+type hookedReader struct {
+	device.Reader
+	act    func(string) error
+	blocks int
+}
+
+func (r *hookedReader) Fetch(off int64, n int) error {
+	r.blocks++
+	if r.blocks == 10 {
+		if err := r.act("in fill"); err != nil {
+			return err
+		}
+	}
+	return r.Reader.Fetch(off, n)
+}
+
 type hookedBuffer struct {
 	device.Buffer
 	act func(string) error
@@ -231,7 +265,7 @@ var nonsense = []string{
 	"not JSON", "nothing known", "a job", "too long", "an error without one",
 	"a segment without a descriptor", "a segment with two", "a segment with ten", "progress with a descriptor",
 	"done without a descriptor", "done without segments", "another size", "an open table", "a table that is none",
-	"no table but a device", "endless segments",
+	"no table but a device", "endless segments", "a verdict", "a digest without one", "endless digests",
 }
 
 func sayNonsense(conn *os.File, what string) int {
@@ -290,6 +324,14 @@ func sayNonsense(conn *os.File, what string) int {
 	case "no table but a device":
 		raw(`{"says":"segment","bytes":4096}`, s)
 		raw(`{"says":"done"}`, 0)
+	case "a verdict":
+		raw(`{"says":"verdict"}`)
+	case "a digest without one":
+		raw(`{"says":"digest"}`)
+	case "endless digests":
+		for range maxFiles + 1 {
+			raw(`{"says":"digest","digest":{}}`)
+		}
 	case "endless segments":
 		for range maxPieces + 2 {
 			raw(`{"says":"segment","bytes":4096}`, s)

@@ -4,27 +4,36 @@
 // Package loader fills device memory in a child process, so that whatever goes
 // wrong with a device or a disk ends the child and never the cache. [Run] is the
 // daemon's side; [Child] is the child's, which `wcache load` consists of. For the
-// same reason [Ask] has a child look how a GPU is.
+// same reason [Verify] has a child read memory back, and [Ask] has one look how a GPU
+// is. [Hash] has one read files at idle priority.
 //
 // Run and Child talk over a SOCK_SEQPACKET socketpair in packets of JSON (package-internal,
 // both sides are always the same binary). The job goes to the child as a sealed
-// memory file; segments and the table come back as descriptors (SCM_RIGHTS).
+// memory file; segments and the table come back as descriptors (SCM_RIGHTS). To be
+// verified segments go to the child in the same way.
 package loader
 
 import (
-	"fmt"
 	"io"
 	"time"
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/loader/native"
 	"github.com/wcache/wcache/tensor"
 )
 
+// Digest is the sha256 of a file of a job.
+type Digest = native.Digest
+
+// Difference is where memory isn't what its files give.
+type Difference = native.Difference
+
 // Job is what one child does: carry out a plan on a device.
 type Job struct {
-	Device     string       `json:"device"` // for the child's open function, such as "host"
+	Task       string       `json:"task,omitempty"` // set by Run, Verify and Hash
+	Device     string       `json:"device"`         // for the child's open function, such as "host"
 	Plan       *layout.Plan `json:"plan"`
 	Workers    int          `json:"workers"`     // that read in parallel; 0: as many as suit the CPUs
 	BlockBytes int          `json:"block_bytes"` // most bytes of one read; 0: 4 MiB
@@ -32,13 +41,19 @@ type Job struct {
 	// Patience is how long to try again while the device is full; 0: not at all,
 	// and nobody is asked who has filled it.
 	Patience time.Duration `json:"patience"`
+	// Digests are files whose sha256 is wanted, of the plan's or others. They are
+	// computed meanwhile, and all files come by the page cache then, Direct or not. A
+	// load of a file that a Hugging Face cache names by another digest fails.
+	Digests []layout.File `json:"digests,omitempty"`
 }
 
 // Progress says how far a job is.
 type Progress struct {
 	Allocated int64 // bytes of device memory that are held
-	Done      int64 // bytes that are filled
+	Done      int64 // bytes that are filled, or compared; fewer if digests take longer
 	Total     int64 // bytes that will be
+	// Digest is one that has just become known, of a job's Digests. Nil: none has.
+	Digest *Digest
 	// Waiting says that nothing can be done yet, and what is waited for.
 	Waiting string
 }
@@ -51,10 +66,13 @@ type Result struct {
 	// beside the segments for whoever finds them after a restart.
 	TableFD  *fd.FD
 	Segments []device.Segment // in the table's order
+	Digests  []Digest         // by file
 	Bytes    int64            // of all segments
 	Keeper   *Keeper          // the child, if the memory is its own; nil: it has nothing more to do
 	Elapsed  time.Duration    // from the child's start to its last packet
 	Filling  time.Duration    // of that, from the moment the memory was there until it was full
+
+	difference *Difference // of a job that verifies
 }
 
 // Close closes all descriptors, and so frees the memory.
@@ -92,6 +110,9 @@ const (
 	KindFileChanged = "file changed"
 	// KindFileUnreadable: a file is missing or can't be read.
 	KindFileUnreadable = "file unreadable"
+	// KindDamaged: a file is not what its name in a Hugging Face cache says. It lasts
+	// until somebody fetches it again.
+	KindDamaged = "damaged"
 	// KindNoDevice: the device can't be used at all; the message says what to do.
 	KindNoDevice = "no device"
 	// KindDied: the child ended without a word: killed, out of memory, crashed.
@@ -106,6 +127,12 @@ type Error struct {
 	Message string // says which file or device, for people
 	Want    int64  // bytes that were asked for, with KindNoMemory
 	Free    int64  // bytes that were free, with KindNoMemory
+	Doing   string `json:"-"` // what the child was to do; "": load a model
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("load model: %s", e.Message) }
+func (e *Error) Error() string {
+	if e.Doing == "" {
+		return "load model: " + e.Message
+	}
+	return e.Doing + ": " + e.Message
+}

@@ -21,15 +21,19 @@ const (
 	maxJob    = 512 << 20 // bytes of an encoded job: a plan of the largest table
 	maxText   = 2 << 10   // bytes of an error's message, of which JSON can make six times as many
 	maxPieces = 4 << 10   // segments of a job
+	maxFiles  = 1 << 12   // digests of a job
 )
 
-// What a packet says. A job comes first and goes to the child, all others to the
-// parent: progress, then a segment each, then done; or, at any time, error.
+// What a packet says. A job comes first and goes to the child, and behind one that
+// verifies its segments; all others to the parent: progress and digests, then a segment
+// each and done, or the verdict; or, at any time, error.
 const (
 	saysJob      = "job"      // with the descriptor of the job
 	saysProgress = "progress" // Allocated, Done, Total, Waiting
 	saysSegment  = "segment"  // Bytes, with the descriptor
 	saysDone     = "done"     // with the descriptor of the table
+	saysDigest   = "digest"   // Digest
+	saysVerdict  = "verdict"  // of a job that loads nothing: Difference, or none
 	saysError    = "error"    // Error
 )
 
@@ -41,6 +45,9 @@ type packet struct {
 	Bytes     int64  `json:"bytes,omitempty"`
 	Waiting   string `json:"waiting,omitempty"`
 	Error     *Error `json:"error,omitempty"`
+
+	Digest     *Digest     `json:"digest,omitempty"`
+	Difference *Difference `json:"difference,omitempty"`
 }
 
 // takesFD reports whether a packet comes with a descriptor.

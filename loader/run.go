@@ -4,12 +4,14 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -33,6 +35,13 @@ import (
 // keeps the memory goes on, see [Keeper].
 // Run is safe for concurrent use.
 func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*Result, error) {
+	job.Task = taskLoad
+	return run(ctx, opt, job, nil, progress)
+}
+
+// run is Run for any task. The segments, those of a job that verifies, stay the
+// caller's.
+func run(ctx context.Context, opt Options, job Job, segments []device.Segment, progress func(Progress)) (*Result, error) {
 	if progress == nil {
 		progress = func(Progress) {}
 	}
@@ -56,19 +65,19 @@ func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*R
 	c, err := startChild(ctx, opt)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("load model: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("%s: %w", doing(job.Task), context.Cause(ctx))
 		}
 		return nil, err
 	}
-	result, err := c.converse(ctx, file, progress)
+	result, err := c.converse(ctx, job.Task, file, segments, progress)
 	if err != nil {
 		c.kill()
 		state := c.wait(opt.ExitWait)
 		result.Close()
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("load model: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("%s: %w", doing(job.Task), context.Cause(ctx))
 		}
-		return nil, explain(err, state)
+		return nil, explain(err, job.Task, state)
 	}
 	result.Elapsed = time.Since(start)
 	_ = c.pipe.Close() // it was all read
@@ -81,15 +90,15 @@ func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*R
 }
 
 // explain turns what went wrong between parent and child into an *Error.
-func explain(err error, state string) error {
-	var said *Error
-	if errors.As(err, &said) {
-		return said
+func explain(err error, task, state string) error {
+	said := &Error{Kind: KindFailed, Message: err.Error()}
+	if !errors.As(err, &said) && (errors.Is(err, errHangUp) || errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded)) {
+		said = &Error{Kind: KindDied, Message: "the loader ended early: " + state}
 	}
-	if errors.Is(err, errHangUp) || errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return &Error{Kind: KindDied, Message: "the loader ended early: " + state}
+	if task != taskLoad {
+		said.Doing = doing(task)
 	}
-	return &Error{Kind: KindFailed, Message: err.Error()}
+	return said
 }
 
 type child struct {
@@ -179,12 +188,17 @@ func (c *child) wait(patience time.Duration) string {
 
 // converse gives the child its job and collects what it says. The result is never
 // nil, and holds what came before an error.
-func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress)) (*Result, error) {
+func (c *child) converse(ctx context.Context, task string, job *fd.FD, segments []device.Segment, progress func(Progress)) (*Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.pipe.conn.SetReadDeadline(time.Now()) })
 	defer stop()
 	r := new(Result)
 	if err := c.pipe.send(&packet{Says: saysJob}, job); err != nil {
 		return r, err
+	}
+	for _, s := range segments {
+		if err := c.pipe.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
+			return r, err
+		}
 	}
 	var begin time.Time
 	for {
@@ -192,8 +206,8 @@ func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress
 		if err != nil {
 			return r, err
 		}
-		switch m.Says {
-		case saysProgress:
+		switch {
+		case m.Says == saysProgress:
 			if m.Allocated > 0 {
 				if begin.IsZero() {
 					begin = time.Now()
@@ -201,19 +215,26 @@ func (c *child) converse(ctx context.Context, job *fd.FD, progress func(Progress
 				r.Filling = time.Since(begin)
 			}
 			progress(Progress{Allocated: m.Allocated, Done: m.Done, Total: m.Total, Waiting: m.Waiting})
-		case saysSegment:
+		case m.Says == saysDigest && m.Digest != nil:
+			r.Digests = append(r.Digests, *m.Digest)
+			if len(r.Digests) > maxFiles {
+				return r, fmt.Errorf("receive digests: more than %d", maxFiles)
+			}
+			progress(Progress{Digest: m.Digest})
+		case m.Says == saysVerdict && task != taskLoad:
+			r.difference = m.Difference
+			return r, nil
+		case m.Says == saysSegment && task == taskLoad:
 			r.Segments = append(r.Segments, device.Segment{FD: f, Bytes: m.Bytes})
 			r.Bytes += m.Bytes
 			if len(r.Segments) > maxPieces {
 				return r, fmt.Errorf("receive segments: more than %d", maxPieces)
 			}
-		case saysDone:
+		case m.Says == saysDone && task == taskLoad:
 			r.TableFD = f
+			slices.SortFunc(r.Digests, func(a, b Digest) int { return cmp.Compare(a.File, b.File) })
 			return r, r.readTable()
-		case saysError:
-			if m.Error == nil {
-				return r, errors.New("receive packet: an error without one")
-			}
+		case m.Says == saysError && m.Error != nil:
 			return r, m.Error
 		default:
 			if f != nil {

@@ -25,8 +25,9 @@ func TestDevice(t *testing.T) {
 		{Library: library, BlockBytes: device.MinBlock, Ring: 3},
 	} {
 		t.Run(fmt.Sprintf("ring %d", o.Ring), func(t *testing.T) {
-			devicetest.Run(t,
-				func() (device.Device, error) { return cuda.Open(uuid, o) },
+			open1 := func() (device.Device, error) { return cuda.Open(uuid, o) }
+			devicetest.RunViews(t, open1)
+			devicetest.Run(t, open1,
 				func(t *testing.T, s device.Segment) []byte { return read(t, open(t, library, uuid), s) })
 		})
 	}

@@ -52,6 +52,7 @@ int wc_open(wcDriver *d, const char *path, const char **missing, char *why, size
 	LOAD(cuMemHostUnregister)
 	LOAD(cuMemcpyHtoDAsync_v2)
 	LOAD(cuMemcpyDtoH_v2)
+	LOAD(cuMemcpyDtoHAsync_v2)
 	LOAD(cuStreamCreate)
 	LOAD(cuStreamSynchronize)
 	LOAD(cuStreamDestroy_v2)
@@ -151,6 +152,9 @@ CUresult wc_copy_in(wcDriver *d, CUcontext ctx, CUdeviceptr dst, const void *src
 }
 CUresult wc_copy_out(wcDriver *d, CUcontext ctx, void *dst, CUdeviceptr src, size_t bytes) {
 	WITH(ctx) return d->cuMemcpyDtoH_v2(dst, src, bytes);
+}
+CUresult wc_fetch(wcDriver *d, CUcontext ctx, void *dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+	WITH(ctx) return d->cuMemcpyDtoHAsync_v2(dst, src, bytes, stream);
 }
 CUresult wc_stream_create(wcDriver *d, CUcontext ctx, CUstream *stream) {
 	WITH(ctx) return d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING);

@@ -267,6 +267,11 @@ func (d *driver) copyOut(ctx cuContext, dst []byte, src cuPointer) error {
 	return d.failed("cuMemcpyDtoH", C.wc_copy_out(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst))))
 }
 
+// fetch starts a copy into pinned memory, which must stay until it is done.
+func (d *driver) fetch(ctx cuContext, dst []byte, src cuPointer, s cuStream) error {
+	return d.failed("cuMemcpyDtoHAsync", C.wc_fetch(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst)), s))
+}
+
 func (d *driver) newStream(ctx cuContext) (cuStream, error) {
 	var s cuStream
 	err := d.failed("cuStreamCreate", C.wc_stream_create(&d.c, ctx, &s))

@@ -108,6 +108,7 @@ typedef struct {
 	CUresult (*cuMemHostUnregister)(void *ptr);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
 	CUresult (*cuMemcpyDtoH_v2)(void *dst, CUdeviceptr src, size_t bytes);
+	CUresult (*cuMemcpyDtoHAsync_v2)(void *dst, CUdeviceptr src, size_t bytes, CUstream stream);
 	CUresult (*cuStreamCreate)(CUstream *stream, unsigned flags);
 	CUresult (*cuStreamSynchronize)(CUstream stream);
 	CUresult (*cuStreamDestroy_v2)(CUstream stream);
@@ -154,6 +155,7 @@ CUresult wc_pin(wcDriver *d, CUcontext ctx, void *ptr, size_t bytes);
 CUresult wc_unpin(wcDriver *d, CUcontext ctx, void *ptr);
 CUresult wc_copy_in(wcDriver *d, CUcontext ctx, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
 CUresult wc_copy_out(wcDriver *d, CUcontext ctx, void *dst, CUdeviceptr src, size_t bytes);
+CUresult wc_fetch(wcDriver *d, CUcontext ctx, void *dst, CUdeviceptr src, size_t bytes, CUstream stream);
 CUresult wc_stream_create(wcDriver *d, CUcontext ctx, CUstream *stream);
 CUresult wc_stream_wait(wcDriver *d, CUcontext ctx, CUstream stream);
 CUresult wc_stream_destroy(wcDriver *d, CUcontext ctx, CUstream stream);

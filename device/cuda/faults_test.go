@@ -48,6 +48,7 @@ func TestFaults(t *testing.T) {
 		{"cuMemExportToShareableHandle", true},
 		{"cuMemImportFromShareableHandle", true},
 		{"cuMemcpyDtoH_v2", true},
+		{"cuMemcpyDtoHAsync_v2", false},
 	} {
 		for use := 1; use <= 2; use++ {
 			if use == 2 && tt.once {

@@ -31,6 +31,7 @@ static const struct {
 	CALL(cuMemHostUnregister, hipHostUnregister),
 	CALL(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync),
 	CALL(cuMemcpyDtoH_v2, hipMemcpyDtoH),
+	CALL(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync),
 	CALL(cuStreamCreate, hipStreamCreateWithFlags),
 	CALL(cuStreamSynchronize, hipStreamSynchronize),
 	CALL(cuStreamDestroy_v2, hipStreamDestroy),

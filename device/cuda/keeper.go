@@ -96,6 +96,15 @@ func (k *Keeper) Map(s device.Segment) (*Mapping, error) {
 	return k.MapHandle(handle, s.Bytes)
 }
 
+// View is Map as a part of [device.Device].
+func (k *Keeper) View(s device.Segment) (device.View, error) {
+	m, err := k.Map(s)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 // MapHandle maps the memory of another process, of which so many bytes are to be
 // read, by its handle.
 func (k *Keeper) MapHandle(handle [device.HandleBytes]byte, bytes int64) (*Mapping, error) {

@@ -222,6 +222,9 @@ func keeperEnds(t *testing.T, k kind) {
 			if _, err := m.ReadAt(got, 0); err != nil || !bytes.Equal(got, bytes.Repeat([]byte("weights!"), len(got)/8)) {
 				t.Errorf("other bytes than the keeper wrote, %v", err)
 			}
+			if !bytes.Equal(devicetest.ReadBack(t, d, s), got) {
+				t.Error("a view shows other bytes")
+			}
 			if err := errors.Join(m.Close(), s.Gone()); err != nil {
 				t.Error(err)
 			}

@@ -192,8 +192,27 @@ func load(library, name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	_, err = m.ReadAt(make([]byte, 1), 0)
-	return err
+	if _, err := m.ReadAt(make([]byte, 1), 0); err != nil {
+		return err
+	}
+	return readBack(m)
+}
+
+func readBack(m *cuda.Mapping) (err error) {
+	r, err := m.Reader()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	for i := range int64(8) {
+		if err := r.Fetch(i<<20, 1<<20); err != nil {
+			return err
+		}
+		if _, err := r.Bytes(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func write(b device.Buffer) (err error) {

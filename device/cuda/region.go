@@ -84,6 +84,8 @@ func (r *region) free() error {
 	return errors.Join(errs...)
 }
 
+var _ device.View = (*Mapping)(nil)
+
 // Mapping is a segment as a consumer sees it, for reading back what it holds. It
 // is safe for concurrent use.
 type Mapping struct {
@@ -99,6 +101,25 @@ func (d *Device) Map(s device.Segment) (*Mapping, error) {
 		return nil, d.wrap(fmt.Sprintf("map %d bytes of", s.Bytes), err)
 	}
 	return &Mapping{region: r}, nil
+}
+
+// View is Map as a part of [device.Device].
+func (d *Device) View(s device.Segment) (device.View, error) {
+	m, err := d.Map(s)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Bytes is the segment's size, 0 of a mapping that is closed.
+func (m *Mapping) Bytes() int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.region == nil {
+		return 0
+	}
+	return m.region.bytes
 }
 
 // ReadAt is io.ReaderAt, except that all of p must lie within the segment.

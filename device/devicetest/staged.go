@@ -135,3 +135,43 @@ func (w *stagedWriter) Close() error {
 	}
 	return w.err
 }
+
+func (d stagedDevice) View(s device.Segment) (device.View, error) {
+	v, err := d.Device.View(s)
+	if err != nil {
+		return nil, err
+	}
+	return stagedView{v}, nil
+}
+
+type stagedView struct{ device.View }
+
+func (v stagedView) Reader() (device.Reader, error) {
+	r, err := v.View.Reader()
+	if err != nil {
+		return nil, err
+	}
+	return &stagedReader{Reader: r, staging: make([]byte, stagingBytes)}, nil
+}
+
+// stagedReader copies as late as it may, so that who keeps a block for longer than
+// until the next Fetch reads something else.
+type stagedReader struct {
+	device.Reader
+	staging []byte
+}
+
+func (r *stagedReader) MaxBlock() int { return stagingBytes }
+
+func (r *stagedReader) Fetch(off int64, n int) error {
+	if n > stagingBytes {
+		return fmt.Errorf("read segment: %d bytes are over %d", n, stagingBytes)
+	}
+	poison(r.staging[:max(n, 0)])
+	return r.Reader.Fetch(off, n)
+}
+
+func (r *stagedReader) Bytes() ([]byte, error) {
+	b, err := r.Reader.Bytes()
+	return r.staging[:copy(r.staging, b):len(b)], err
+}

@@ -23,11 +23,36 @@ import (
 func TestMain(m *testing.M) { testmain.Run(m) }
 
 func TestDevice(t *testing.T) {
-	devicetest.Run(t, func() (device.Device, error) { return host.Open(), nil }, read)
+	open := func() (device.Device, error) { return host.Open(), nil }
+	devicetest.Run(t, open, read)
+	devicetest.RunViews(t, open)
 }
 
 func TestStaged(t *testing.T) {
-	devicetest.Run(t, func() (device.Device, error) { return devicetest.Staged(host.Open()), nil }, read)
+	open := func() (device.Device, error) { return devicetest.Staged(host.Open()), nil }
+	devicetest.Run(t, open, read)
+	devicetest.RunViews(t, open)
+}
+
+// A memory file that could become shorter under its reader is no segment.
+func TestViewRefuses(t *testing.T) {
+	f, err := fd.Memory("open")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Ftruncate(f.Int(), 4096); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := host.Open().View(device.Segment{FD: f, Bytes: 4096}); err == nil {
+		t.Errorf("got %v, want an error", v)
+	}
+	if err := f.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := host.Open().View(device.Segment{FD: f, Bytes: 8192}); err == nil {
+		t.Errorf("of another size: got %v, want an error", v)
+	}
 }
 
 // read maps a segment as an engine does.

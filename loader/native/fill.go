@@ -40,6 +40,9 @@ type Options struct {
 	// Progress is called by the workers, all at once, with the bytes that each just
 	// wrote. It may be nil.
 	Progress func(n int64)
+	// Digests are computed meanwhile, of the plan's files or others. What both need
+	// comes by the page cache then, Direct or not: that reads it from disk once.
+	Digests Hashing
 }
 
 // Fill carries plan out in buf, which has to have the bytes of the plan's segment.
@@ -50,7 +53,7 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) 
 	if err := Check(plan, buf.Bytes()); err != nil {
 		return err
 	}
-	sources, err := openSources(plan.Files, o.Direct)
+	sources, err := openSources(plan.Files, o.Direct && len(o.Digests.Files) == 0)
 	if err != nil {
 		return err
 	}
@@ -76,6 +79,13 @@ func fillFrom(ctx context.Context, sources []*source, plan *layout.Plan, buf dev
 	defer cancel(nil)
 	var next atomic.Int64
 	var wg sync.WaitGroup
+	if len(o.Digests.Files) > 0 {
+		wg.Go(func() {
+			if err := Hash(ctx, o.Digests); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	for range min(workers, len(tasks)) {
 		wg.Go(func() {
 			w := &worker{ctx: ctx, sources: sources, casts: casts, block: blockBytes, progress: progress}

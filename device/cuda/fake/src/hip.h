@@ -23,6 +23,7 @@
 #define cuMemHostUnregister hipHostUnregister
 #define cuMemcpyHtoDAsync_v2 hipMemcpyHtoDAsync
 #define cuMemcpyDtoH_v2 hipMemcpyDtoH
+#define cuMemcpyDtoHAsync_v2 hipMemcpyDtoHAsync
 #define cuStreamCreate hipStreamCreateWithFlags
 #define cuStreamSynchronize hipStreamSynchronize
 #define cuStreamDestroy_v2 hipStreamDestroy

@@ -426,13 +426,24 @@ static int is_mapped(const char *at, size_t bytes) {
 	return 0;
 }
 
+static void add_copy(struct stream *s, char *dst, const char *src, size_t bytes) {
+	struct copy *c = calloc(1, sizeof *c);
+	*c = (struct copy){.dst = dst, .src = src, .bytes = bytes, .number = ++s->number};
+	*s->last = c;
+	s->last = &c->next;
+}
+
 CUresult cuMemcpyHtoDAsync_v2(u64 dst, const void *src, size_t bytes, struct stream *stream) {
 	ENTER_CONTEXT
 	if (!bytes || !is_mapped((char *)dst, bytes) || !is_host(src, bytes)) LEAVE(INVALID_VALUE);
-	struct copy *c = calloc(1, sizeof *c);
-	*c = (struct copy){.dst = (char *)dst, .src = src, .bytes = bytes, .number = ++stream->number};
-	*stream->last = c;
-	stream->last = &c->next;
+	add_copy(stream, (char *)dst, src, bytes);
+	LEAVE(SUCCESS);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, u64 src, size_t bytes, struct stream *stream) {
+	ENTER_CONTEXT
+	if (!bytes || !is_mapped((char *)src, bytes) || !is_host(dst, bytes)) LEAVE(INVALID_VALUE);
+	add_copy(stream, dst, (char *)src, bytes);
 	LEAVE(SUCCESS);
 }
 

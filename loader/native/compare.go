@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package native
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Difference is what memory has that a plan doesn't put there.
+type Difference struct {
+	Tensor  string `json:"tensor"`  // the first one that differs, by its place in memory
+	Offset  int64  `json:"offset"`  // of the first such byte, from the tensor's start
+	Memory  byte   `json:"memory"`  // that byte as it is
+	File    byte   `json:"file"`    // and as the files give it
+	Bytes   int64  `json:"bytes"`   // that differ, in all
+	Tensors int    `json:"tensors"` // that have such bytes; those that share their memory count once
+}
+
+// Compare carries a plan out as [Fill] does, and instead of writing compares with what
+// is in the view, block by block. It gives nil where each byte of the plan's storages
+// is as it has to be. Errors are those of Fill: with one nothing is known of the
+// memory.
+func Compare(ctx context.Context, plan *layout.Plan, view device.View, o Options) (*Difference, error) {
+	if err := Check(plan, view.Bytes()); err != nil { // Fill's first step, before the table is looked at
+		return nil, err
+	}
+	c := newComparison(plan.Table, view)
+	if err := Fill(ctx, plan, c, o); err != nil {
+		return nil, err
+	}
+	return c.difference(), nil
+}
+
+// comparison is a buffer that keeps nothing of what is written to it.
+type comparison struct {
+	table  *tensor.Table
+	view   device.View
+	places []int // storages with bytes, by offset
+
+	mu       sync.Mutex
+	found    *Difference  // nil: nothing yet; Tensor and Offset come at the end
+	first    int64        // byte of the segment
+	storages map[int]bool // that differ
+}
+
+func newComparison(t *tensor.Table, view device.View) *comparison {
+	c := &comparison{table: t, view: view, storages: make(map[int]bool)}
+	for i, s := range t.Storages {
+		if s.Bytes > 0 {
+			c.places = append(c.places, i)
+		}
+	}
+	slices.SortFunc(c.places, func(a, b int) int { return cmp.Compare(t.Storages[a].Offset, t.Storages[b].Offset) })
+	return c
+}
+
+func (c *comparison) Bytes() int64 { return c.view.Bytes() }
+
+func (c *comparison) Writer() (device.Writer, error) {
+	r, err := c.view.Reader()
+	if err != nil {
+		return nil, err
+	}
+	return &comparer{c: c, reader: r}, nil
+}
+
+func (c *comparison) Seal() (device.Segment, error) {
+	return device.Segment{}, errors.New("seal segment: it is only compared with")
+}
+
+func (c *comparison) Close() error { return nil }
+
+// note takes down that bytes at off differ. A block lies in one storage.
+func (c *comparison) note(off int64, memory, file []byte) {
+	var n int64
+	first := -1
+	for i := range memory {
+		if memory[i] != file[i] {
+			n++
+			if first < 0 {
+				first = i
+			}
+		}
+	}
+	at := off + int64(first)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.storages[c.storage(at)] = true
+	if c.found == nil {
+		c.found, c.first = new(Difference), at+1
+	}
+	c.found.Bytes += n
+	if at < c.first {
+		c.first, c.found.Memory, c.found.File = at, memory[first], file[first]
+	}
+}
+
+// storage is the one that holds a byte.
+func (c *comparison) storage(at int64) int {
+	i, found := slices.BinarySearchFunc(c.places, at, func(place int, at int64) int {
+		return cmp.Compare(c.table.Storages[place].Offset, at)
+	})
+	if !found {
+		i-- // to the one that begins before
+	}
+	return c.places[i]
+}
+
+func (c *comparison) difference() *Difference {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.found == nil {
+		return nil
+	}
+	d, storage := *c.found, c.storage(c.first)
+	at := c.first - c.table.Storages[storage].Offset
+	d.Offset, d.Tensors = at, len(c.storages)
+	for _, t := range c.table.Tensors {
+		begin := t.Offset * int64(t.DType.Size())
+		if t.Storage == storage && begin <= at { // the last one of those that share a storage
+			d.Tensor, d.Offset = t.Name, at-begin
+		}
+	}
+	return &d
+}
+
+// comparer has memory read while the files are, and compares then.
+type comparer struct {
+	c      *comparison
+	reader device.Reader
+	block  []byte // what the files give
+	off    int64
+}
+
+func (w *comparer) MaxBlock() int { return w.reader.MaxBlock() }
+
+func (w *comparer) Block(off int64, n int) ([]byte, error) {
+	if err := w.reader.Fetch(off, n); err != nil {
+		return nil, err
+	}
+	if cap(w.block) < n {
+		w.block = make([]byte, n)
+	}
+	w.block, w.off = w.block[:n], off
+	return w.block, nil
+}
+
+func (w *comparer) Commit() error {
+	memory, err := w.reader.Bytes()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(memory, w.block) {
+		w.c.note(w.off, memory, w.block)
+	}
+	return nil
+}
+
+func (w *comparer) Flush() error { return nil }
+
+func (w *comparer) Close() error { return w.reader.Close() }

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/loader/native"
+)
+
+// Tasks of a job.
+const (
+	taskLoad   = ""
+	taskVerify = "verify"
+	taskHash   = "hash"
+)
+
+// doing words a task for errors.
+func doing(task string) string {
+	switch task {
+	case taskVerify:
+		return "verify memory"
+	case taskHash:
+		return "hash files"
+	}
+	return "load model"
+}
+
+// Verify has a child carry out a job's plan again and compare the result, block by
+// block, with what is in the segments: those of an earlier [Run] of an equal plan, of
+// this process or an earlier one. It gives nil where each byte is what the files give.
+// With an error, an [*Error] or that of ctx, nothing is known; KindFileChanged is
+// about the files and says nothing of the memory. Of a job with Digests each comes by
+// progress, whether memory differs or not.
+//
+// The segments stay the caller's and must stay open; engines may have mapped them. A
+// GPU's memory is read by a context of the child's, which takes some hundred MiB of it
+// meanwhile.
+//
+// Progress may be nil. All else is as with Run. Verify is safe for concurrent use.
+func Verify(ctx context.Context, opt Options, job Job, segments []device.Segment, progress func(Progress)) (*Difference, error) {
+	job.Task = taskVerify
+	if job.Plan == nil || job.Plan.Table == nil || len(segments) != 1 || len(job.Plan.Table.Segments) != 1 {
+		return nil, &Error{Kind: KindFailed, Message: "start job: the plan has no table of one segment", Doing: doing(taskVerify)}
+	}
+	r, err := run(ctx, opt, job, segments, progress)
+	if err != nil {
+		return nil, err
+	}
+	return r.difference, nil
+}
+
+// Hash has a child compute the sha256 of files at idle priority, one after the other
+// and past the page cache what isn't in it. Each digest, whose File is an index into
+// files, comes by progress as soon as it is known, so that those of a job that is ended
+// early are not lost. Errors are as with [Run]. Hash is safe for concurrent use.
+func Hash(ctx context.Context, opt Options, files []layout.File, progress func(Progress)) error {
+	_, err := run(ctx, opt, Job{Task: taskHash, Digests: files}, nil, progress)
+	return err
+}
+
+// receiveSegments takes what a job is to verify. The caller owns it, also what came
+// before an error.
+func receiveSegments(p *pipe, job *Job) ([]device.Segment, error) {
+	if job.Task != taskVerify || job.Plan == nil || job.Plan.Table == nil {
+		return nil, nil
+	}
+	var list []device.Segment
+	for range job.Plan.Table.Segments {
+		m, f, err := p.receive()
+		if err != nil {
+			return list, err
+		}
+		if f == nil {
+			return list, fmt.Errorf("receive segments: got %q", m.Says)
+		}
+		list = append(list, device.Segment{FD: f, Bytes: m.Bytes})
+	}
+	return list, nil
+}
+
+func closeSegments(list []device.Segment) {
+	for _, s := range list {
+		_ = s.FD.Close() // it was only read
+	}
+}
+
+// verify compares memory with what the job's plan gives.
+func verify(ctx context.Context, p *pipe, job *Job, s device.Segment, open Opener, handed *handover) (err error) {
+	d, err := open(job.Device, job.BlockBytes)
+	if err != nil {
+		return &noDevice{fmt.Errorf("open device %q: %w", job.Device, err)}
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	view, err := d.View(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, view.Close()) }()
+	var difference *Difference
+	r := newReport(p, job)
+	err = r.during(func() (err error) {
+		difference, err = native.Compare(ctx, job.Plan, view, r.options(job, all))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	handed.done.Store(true)
+	return p.send(&packet{Says: saysVerdict, Difference: difference}, nil)
+}
+
+// hash computes digests and does nothing else.
+func hash(ctx context.Context, p *pipe, job *Job, handed *handover) error {
+	yield()
+	r := newReport(p, job)
+	h := r.hashing(job, all)
+	h.Gently = true
+	if err := r.during(func() error { return native.Hash(ctx, h) }); err != nil {
+		return err
+	}
+	handed.done.Store(true)
+	return p.send(&packet{Says: saysVerdict}, nil)
+}
+
+// all lets a job go on whatever a digest is: the parent makes something of it.
+func all(Digest) error { return nil }
