@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/loader"
@@ -133,7 +134,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	var err error
 	x := index.New(index.Options{})
 	w.s, err = New(Options{
-		Instance: "host", Device: "host", Index: x, Run: inProcess,
+		Instance: "host", Device: "host", Index: x, Run: inProcess, Verify: compareInProcess,
 		Configure: func() (config.Config, error) { return w.config, nil },
 		Env:       func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
 	})
@@ -190,6 +191,16 @@ func inProcess(ctx context.Context, _ loader.Options, job loader.Job, _ func(loa
 	r := &loader.Result{Table: &table, TableFD: f, Bytes: s.Bytes}
 	r.Segments = append(r.Segments, s)
 	return r, nil
+}
+
+// compareInProcess is loader.Verify without a child.
+func compareInProcess(ctx context.Context, _ loader.Options, job loader.Job, segments []device.Segment, _ func(loader.Progress)) (*loader.Difference, error) {
+	view, err := host.Open().View(segments[0])
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close()
+	return native.Compare(ctx, job.Plan, view, native.Options{Workers: 1})
 }
 
 // did notes a step for the report.

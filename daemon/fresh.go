@@ -7,10 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"sync"
 	"time"
 
 	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -76,10 +80,94 @@ func (s *Server) fresh(ctx context.Context, h *cache.Hold) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &changed) && changed.MayBeEqual:
+		return s.compare(ctx, h, changed)
 	case errors.As(err, &changed):
 		return &cache.Stale{Why: changed.Error()}
 	}
 	return err
+}
+
+// compare has a child hold the memory of an entry against its files, of which only what
+// shapes no contents has certainly changed: attributes, inode numbers or the mount. If
+// they are equal the entry goes on with the files as they are now. That costs the time
+// of a load, and no second copy of the weights beside the one that engines have mapped.
+func (s *Server) compare(ctx context.Context, h *cache.Hold, changed *weights.Changed) error {
+	e := h.Record()
+	return s.compares.do(ctx, e.ID, func() error {
+		c := s.configuration()
+		limit := time.Duration(c.LoadTimeout)
+		ctx, cancel := context.WithTimeoutCause(s.ctx, limit, &tooSlow{limit})
+		defer cancel()
+		stale := &cache.Stale{Why: changed.Error()}
+		target, err := beside(ctx, s.checks, func(context.Context) (*resolve.Target, error) {
+			return resolve.Plan(s.resolving(c), e.Key, e.Dir)
+		})
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return err
+		case err != nil, !samePlan(target, h):
+			return stale
+		}
+		job := loader.Job{Device: s.device(c), Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
+		differs, err := s.o.Verify(ctx, s.o.Loader, job, h.Segments(), nil)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return err
+		case err != nil, differs != nil:
+			s.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "differs", differs, "err", err)
+			return stale
+		}
+		h.Renew(record(target.Dir.Record()))
+		s.log.Info("files were touched, and hold what was loaded", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed)
+		return nil
+	})
+}
+
+// samePlan reports whether a plan makes the table that an entry has.
+func samePlan(target *resolve.Target, h *cache.Hold) bool {
+	planned := *target.Plan.Table
+	planned.Segments = h.Table().Segments // which a device rounds up
+	return reflect.DeepEqual(&planned, h.Table())
+}
+
+// calls lets those who want the same done at one time wait for one who does it. Safe for
+// concurrent use.
+type calls struct {
+	mu      sync.Mutex
+	running map[string]*call
+}
+
+type call struct {
+	done chan struct{}
+	err  error
+}
+
+// do runs f, or waits for the one that runs for this name until ctx is done. The one who
+// runs it is not let go before: f uses what is the caller's.
+func (c *calls) do(ctx context.Context, name string, f func() error) error {
+	c.mu.Lock()
+	if running := c.running[name]; running != nil {
+		c.mu.Unlock()
+		select {
+		case <-running.done:
+			return running.err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if c.running == nil {
+		c.running = make(map[string]*call)
+	}
+	mine := &call{done: make(chan struct{})}
+	c.running[name] = mine
+	c.mu.Unlock()
+	mine.err = f()
+	c.mu.Lock()
+	delete(c.running, name)
+	c.mu.Unlock()
+	close(mine.done)
+	return mine.err
 }
 
 // recordOf is the record of an entry's directory.

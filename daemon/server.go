@@ -70,6 +70,8 @@ type Options struct {
 	IndexPath string // where the index is kept, "": nowhere
 	Manifest  string // path of the manifest, "": none is kept
 	Loader    loader.Options
+	// Verify compares segments with a job's files. Nil: loader.Verify, in a child.
+	Verify func(context.Context, loader.Options, loader.Job, []device.Segment, func(loader.Progress)) (*loader.Difference, error)
 	// Run carries a job out. Nil: loader.Run, in a child.
 	Run    func(context.Context, loader.Options, loader.Job, func(loader.Progress)) (*loader.Result, error)
 	Health loader.Options      // starts the child that looks how a GPU is; no command: nobody does
@@ -103,9 +105,10 @@ type Server struct {
 	dirty    chan struct{} // a token when the manifest has to be written
 	shown    chan struct{} // a token when the status line has to be told
 
-	gpu     guard
-	choices choices
-	checks  chan struct{} // a token for each request that looks at files
+	gpu      guard
+	choices  choices
+	compares calls
+	checks   chan struct{} // a token for each request that looks at files
 
 	choosing sync.Mutex // held while a load is held against the policy, taken before mu
 
@@ -132,6 +135,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.CheckSegment == nil {
 		o.CheckSegment = func(device.Segment) error { return nil }
+	}
+	if o.Verify == nil {
+		o.Verify = loader.Verify
 	}
 	if o.Run == nil {
 		o.Run = loader.Run
