@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"maps"
@@ -205,8 +206,10 @@ func (r *record) hash(dir string, names []string, have map[string]stamp.Stamp) e
 			if err != nil {
 				return err
 			}
-			hashHeader(short, name, raw)
-			hashHeader(long, name, raw)
+			for _, sum := range []hash.Hash{short, long} {
+				HashPrefix(sum, name, int64(len(raw)))
+				sum.Write(raw)
+			}
 			return nil
 		})
 		if err != nil {

@@ -180,7 +180,7 @@ func TestProblems(t *testing.T) {
 	root := t.TempDir()
 	write(t, root+"/short/model.safetensors", []byte("short"))
 	write(t, root+"/shards/model-1.safetensors", shard(nil))
-	write(t, root+"/shards/"+indexName, []byte(`{"weight_map":{"a":"model-2.safetensors"}}`))
+	write(t, root+"/shards/"+ShardIndexName, []byte(`{"weight_map":{"a":"model-2.safetensors"}}`))
 	age(t, root)
 	x := NewIndex([]string{root, root + "/none"})
 	check := func(x *Index) {

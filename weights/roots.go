@@ -68,7 +68,7 @@ func (w *walk) visit(dir string, depth int) {
 		w.problems = append(w.problems, fmt.Errorf("search root %q: %w", w.root, err))
 		return
 	}
-	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return isWeights(e.Name()) }) {
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return IsWeights(e.Name()) }) {
 		w.dirs = append(w.dirs, dir)
 		return
 	}
@@ -112,7 +112,7 @@ func FileBytes(dir string) int64 {
 	entries, _ := os.ReadDir(dir) // without any it is 0
 	var sum, consolidated int64
 	for _, e := range entries {
-		if !isWeights(e.Name()) {
+		if !IsWeights(e.Name()) {
 			continue
 		}
 		info, err := os.Stat(filepath.Join(dir, e.Name())) // a cache has links
