@@ -71,7 +71,9 @@ func harmless(name string) bool {
 	return false
 }
 
-func isConsolidated(name string) bool {
+// IsConsolidated is the pattern "consolidated*.safetensors", for files in Mistral's own
+// format.
+func IsConsolidated(name string) bool {
 	return strings.HasPrefix(name, "consolidated") && strings.HasSuffix(name, ".safetensors")
 }
 
@@ -99,7 +101,7 @@ func choose(dir string, have map[string]stamp.Stamp) (*choice, error) {
 		if IsWeights(name) {
 			all = append(all, name)
 		}
-		if isConsolidated(name) {
+		if IsConsolidated(name) {
 			consolidated = append(consolidated, name)
 		}
 	}
@@ -275,7 +277,7 @@ func compareNumbers(a, b string) int {
 // where it loads from, and gives up. Folders that can't be read are passed over,
 // as Python does, and links to folders too; dir itself may be such a link.
 func refuseNested(dir string, c *choice) error {
-	if slices.ContainsFunc(c.load, isConsolidated) {
+	if slices.ContainsFunc(c.load, IsConsolidated) {
 		return nil
 	}
 	var found string
@@ -284,7 +286,7 @@ func refuseNested(dir string, c *choice) error {
 		if left--; left < 0 {
 			return fs.SkipAll
 		}
-		if err != nil || e.IsDir() || !isConsolidated(e.Name()) {
+		if err != nil || e.IsDir() || !IsConsolidated(e.Name()) {
 			return nil
 		}
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {

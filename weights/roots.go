@@ -118,7 +118,7 @@ func FileBytes(dir string) int64 {
 		info, err := os.Stat(filepath.Join(dir, e.Name())) // a cache has links
 		switch {
 		case err != nil:
-		case isConsolidated(e.Name()):
+		case IsConsolidated(e.Name()):
 			consolidated += info.Size()
 		default:
 			sum += info.Size()

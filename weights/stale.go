@@ -124,7 +124,7 @@ func (d *Dir) Stale() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		if _, ok := d.have[name]; !ok && (!d.indexed || !IsWeights(name) || isConsolidated(name)) {
+		if _, ok := d.have[name]; !ok && (!d.indexed || !IsWeights(name) || IsConsolidated(name)) {
 			return &Changed{Path: filepath.Join(d.Path, name), What: "is new"}
 		}
 	}
