@@ -75,7 +75,7 @@ func start(t *testing.T, change func(*setup)) *instance {
 	s.Config.Assume = []string{config.AssumeRope}
 	s.Config.Workers = 1
 	s.Options = Options{
-		Instance: "host", Device: "host", Version: "test", Index: index.New(nil),
+		Instance: "host", Device: "host", Version: "test", Index: newIndex(t),
 		Manifest:  filepath.Join(i.dir, "manifest.toml"),
 		IndexPath: filepath.Join(i.dir, "index.json"),
 		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: os.Stderr},
@@ -99,6 +99,13 @@ func start(t *testing.T, change func(*setup)) *instance {
 	i.target, i.draft, i.control = filepath.Join(i.dir, "t.sock"), filepath.Join(i.dir, "d.sock"), filepath.Join(i.dir, "t.control")
 	i.listen(t)
 	return i
+}
+
+// newIndex is an index that is closed when the test has ended.
+func newIndex(t *testing.T) *index.Index {
+	x := index.New(index.Options{})
+	t.Cleanup(x.Close)
+	return x
 }
 
 // listen serves on the instance's paths until the test ends, or until stop.

@@ -157,8 +157,10 @@ func manage(ctx context.Context, socket *net.UnixListener, ends *atomic.Int64) e
 		if err != nil {
 			return err
 		}
+		x := index.New(index.Options{})
+		defer x.Close()
 		s, err := New(Options{
-			Instance: "host", Device: "host", Index: index.New(nil), Activated: true,
+			Instance: "host", Device: "host", Index: x, Activated: true,
 			Configure: func() (config.Config, error) {
 				c := config.Default()
 				c.IdleExit = 1

@@ -22,6 +22,14 @@ import (
 func TestMain(m *testing.M) { testmain.Run(m) }
 
 // recorded is the key of a recorded layout.
+// rooted is an index of what is below a folder.
+func rooted(t *testing.T, root string) *index.Index {
+	x := index.New(index.Options{})
+	t.Cleanup(x.Close)
+	x.SetRoots([]string{root})
+	return x
+}
+
 // resolved chooses a directory for a key and plans it.
 func resolved(t *testing.T, o Options, key fingerprint.Key) (*Target, error) {
 	t.Helper()
@@ -99,7 +107,7 @@ func retouch(t *testing.T, path string) {
 func TestResolve(t *testing.T) {
 	root := t.TempDir()
 	llama := model(t, root, "llama", "llama")
-	target, err := resolved(t, Options{Index: index.New([]string{root})}, recorded(t, "llama-tp2r1"))
+	target, err := resolved(t, Options{Index: rooted(t, root)}, recorded(t, "llama-tp2r1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +124,7 @@ func TestSameHeaders(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
 	key := recorded(t, "llama-tp1r0")
-	o := Options{Index: index.New([]string{root})}
+	o := Options{Index: rooted(t, root)}
 	target, err := resolved(t, o, key)
 	if err != nil || target.Dir.Path != a {
 		t.Fatalf("equal copies: got %v, %v, want either", target, err)
@@ -142,7 +150,7 @@ func TestSameHeadersOfOtherModels(t *testing.T) {
 	for _, name := range []string{"mistral", "v4cfg_default", "rope_linear", "v4cfg_llama3"} {
 		model(t, root, name, name)
 	}
-	o := Options{Index: index.New([]string{root})}
+	o := Options{Index: rooted(t, root)}
 	for _, name := range []string{"mistral", "rope_linear", "v4cfg_llama3"} {
 		target, err := resolved(t, o, recorded(t, name+"-tp1r0"))
 		if err != nil {
@@ -168,7 +176,7 @@ func TestDTypeTellsNoDirectories(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b, "config.json"), []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = resolved(t, Options{Index: index.New([]string{root})}, recorded(t, "llama_bf16_as_f16-tp1r0"))
+	_, err = resolved(t, Options{Index: rooted(t, root)}, recorded(t, "llama_bf16_as_f16-tp1r0"))
 	var no *Refusal
 	if !errors.As(err, &no) || !strings.Contains(no.Reason, a+", "+b) {
 		t.Errorf("got %v, want a refusal that names both", err)
@@ -180,7 +188,7 @@ func TestRefusals(t *testing.T) {
 	llama := model(t, root, "llama", "llama")
 	gemma := model(t, root, "gemma2", "gemma2")
 	fp8 := model(t, root, "fp8_block", "fp8_block")
-	o := Options{Index: index.New([]string{root}), Env: func(n string) string { return map[string]string{"HF_HOME": root}[n] }}
+	o := Options{Index: rooted(t, root), Env: func(n string) string { return map[string]string{"HF_HOME": root}[n] }}
 	key := recorded(t, "llama-tp1r0")
 	tests := []struct {
 		name  string
@@ -217,7 +225,7 @@ func TestRefusals(t *testing.T) {
 func TestFieldsOfRelease(t *testing.T) {
 	root := t.TempDir()
 	model(t, root, "llama", "llama")
-	o := Options{Index: index.New([]string{root})}
+	o := Options{Index: rooted(t, root)}
 	key := recorded(t, "llama-tp1r0")
 	more, err := fingerprint.NewKey(append(key.Fields(), fingerprint.Field{Name: "lora_backend", Value: "auto"}))
 	if err != nil {
@@ -241,7 +249,7 @@ func TestAssume(t *testing.T) {
 		names, _ := fingerprint.FieldNames("0.32.0")
 		return f, slices.Contains(names, f.Name)
 	})
-	o := Options{Index: index.New([]string{root})}
+	o := Options{Index: rooted(t, root)}
 	_, err := resolved(t, o, old)
 	wantRefusal(t, err, &Refusal{
 		Field:  "vllm_version",

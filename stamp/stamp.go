@@ -49,6 +49,10 @@ func Of(path string) (Info, error) { return of(unix.AT_FDCWD, path, 0) }
 // OfFD stamps an open file.
 func OfFD(fd int) (Info, error) { return of(fd, "", unix.AT_EMPTY_PATH) }
 
+// At stamps the entry of an open directory that has the given name; a symbolic link
+// itself, and not what it leads to.
+func At(dir int, name string) (Info, error) { return of(dir, name, unix.AT_SYMLINK_NOFOLLOW) }
+
 func of(fd int, path string, flags int) (Info, error) {
 	var st unix.Statx_t
 	err := unix.EINTR
@@ -82,6 +86,8 @@ func info(st *unix.Statx_t) Info {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:
 		i.Mode |= fs.ModeDir
+	case unix.S_IFLNK:
+		i.Mode |= fs.ModeSymlink
 	default:
 		i.Mode |= fs.ModeIrregular
 	}

@@ -204,6 +204,28 @@ func TestOf(t *testing.T) {
 	}
 }
 
+func TestAt(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/file", "12345")
+	if err := os.Symlink("file", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if got, err := At(int(f.Fd()), "file"); err != nil || got.Stamp != of1(t, dir+"/file") {
+		t.Errorf("got %+v and %v", got, err)
+	}
+	if got, err := At(int(f.Fd()), "link"); err != nil || got.Mode.Type() != fs.ModeSymlink || got.Size != 4 {
+		t.Errorf("got %+v and %v", got, err)
+	}
+	if _, err := At(int(f.Fd()), "none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestText(t *testing.T) {
 	for _, s := range []Stamp{
 		{},

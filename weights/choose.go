@@ -23,7 +23,7 @@ import (
 // transformers and its like for Mistral's own files, from default_loader.py.
 const (
 	configName            = "config.json"
-	indexName             = "model.safetensors.index.json"
+	ShardIndexName        = "model.safetensors.index.json"
 	consolidatedIndexName = "consolidated.safetensors.index.json"
 )
 
@@ -34,18 +34,18 @@ const MaxShardIndex = 64 << 20
 // maxNested is how many entries of subfolders are looked at, see refuseNested.
 const maxNested = 100_000
 
-// isWeights is the pattern "*.safetensors" as Python's glob takes it: without
+// IsWeights is the pattern "*.safetensors" as Python's glob takes it: without
 // hidden files.
-func isWeights(name string) bool {
+func IsWeights(name string) bool {
 	return strings.HasSuffix(name, ".safetensors") && !strings.HasPrefix(name, ".")
 }
 
-// decides reports whether a file can have a part in what vLLM makes of a directory.
+// Decides reports whether a file can have a part in what vLLM makes of a directory.
 // Of JSON files all count but those that are known to have none: vLLM and
 // transformers look for more of them with each release, such as modules.json,
 // params.json and hf_quant_config.json. Python files are a model's own code.
-func decides(name string) bool {
-	if isWeights(name) {
+func Decides(name string) bool {
+	if IsWeights(name) {
 		return true
 	}
 	switch filepath.Ext(name) {
@@ -71,7 +71,9 @@ func harmless(name string) bool {
 	return false
 }
 
-func isConsolidated(name string) bool {
+// IsConsolidated is the pattern "consolidated*.safetensors", for files in Mistral's own
+// format.
+func IsConsolidated(name string) bool {
 	return strings.HasPrefix(name, "consolidated") && strings.HasSuffix(name, ".safetensors")
 }
 
@@ -96,10 +98,10 @@ func (c *choice) names() []string {
 func choose(dir string, have map[string]stamp.Stamp) (*choice, error) {
 	var all, consolidated []string
 	for name := range have {
-		if isWeights(name) {
+		if IsWeights(name) {
 			all = append(all, name)
 		}
-		if isConsolidated(name) {
+		if IsConsolidated(name) {
 			consolidated = append(consolidated, name)
 		}
 	}
@@ -108,8 +110,8 @@ func choose(dir string, have map[string]stamp.Stamp) (*choice, error) {
 	}
 	slices.Sort(all)
 	slices.Sort(consolidated)
-	_, indexed := have[indexName]
-	hashed, err := indexedFiles(dir, indexName, all, have)
+	_, indexed := have[ShardIndexName]
+	hashed, err := indexedFiles(dir, ShardIndexName, all, have)
 	if err != nil {
 		return nil, err
 	}
@@ -152,22 +154,31 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 	if err != nil {
 		return nil, err
 	}
+	if err := Covered(path, shards, files); err != nil {
+		return nil, err
+	}
+	return shards, nil
+}
+
+// Covered reports, as an [*Unusable], what vLLM's rules have against the names that
+// an index gives: files are the weights beside it, path is the index's own.
+func Covered(path string, shards, files []string) error {
 	there := set(files)
 	var missing []string
 	for _, name := range shards {
 		switch {
 		case strings.ContainsRune(name, '/'):
-			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, but vLLM loads no files from other folders; move it beside the index and correct its name there", name)}
-		case !isWeights(name):
-			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
+			return &Unusable{Path: path, Reason: fmt.Sprintf("names %q, but vLLM loads no files from other folders; move it beside the index and correct its name there", name)}
+		case !IsWeights(name):
+			return &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
 		case !there[name]:
 			missing = append(missing, name)
 		}
 	}
 	if len(missing) > 0 {
-		return nil, missingShards(path, len(shards), missing)
+		return missingShards(path, len(shards), missing)
 	}
-	return shards, nil
+	return nil
 }
 
 func readShardIndex(path string) ([]string, error) {
@@ -180,7 +191,7 @@ func readShardIndex(path string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read index: %w", err)
 	}
-	shards, err := parseShardIndex(b)
+	shards, err := ParseShardIndex(b)
 	if err != nil {
 		if what := notJSON(b[:min(len(b), sniffed)]); what != "" {
 			return nil, &Unusable{Path: path, Reason: what, Err: err}
@@ -190,9 +201,9 @@ func readShardIndex(path string) ([]string, error) {
 	return shards, nil
 }
 
-// parseShardIndex gives the files of an index's weight_map, sorted. Which tensor
+// ParseShardIndex gives the files of an index's weight_map, sorted. Which tensor
 // it puts where is ignored, as vLLM does.
-func parseShardIndex(b []byte) ([]string, error) {
+func ParseShardIndex(b []byte) ([]string, error) {
 	if len(b) > MaxShardIndex {
 		return nil, fmt.Errorf("index is over the limit of %d bytes", MaxShardIndex)
 	}
@@ -264,7 +275,7 @@ func compareNumbers(a, b string) int {
 // where it loads from, and gives up. Folders that can't be read are passed over,
 // as Python does, and links to folders too; dir itself may be such a link.
 func refuseNested(dir string, c *choice) error {
-	if slices.ContainsFunc(c.load, isConsolidated) {
+	if slices.ContainsFunc(c.load, IsConsolidated) {
 		return nil
 	}
 	var found string
@@ -273,7 +284,7 @@ func refuseNested(dir string, c *choice) error {
 		if left--; left < 0 {
 			return fs.SkipAll
 		}
-		if err != nil || e.IsDir() || !isConsolidated(e.Name()) {
+		if err != nil || e.IsDir() || !IsConsolidated(e.Name()) {
 			return nil
 		}
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {

@@ -32,7 +32,7 @@ func TestParseShardIndex(t *testing.T) {
 		{`{"weight_map":{"a":"1"}}x`, nil, "index is no JSON object: invalid character 'x' after top-level value"},
 		{``, nil, "index is no JSON object: unexpected end of JSON input"},
 	} {
-		got, err := parseShardIndex([]byte(c.text))
+		got, err := ParseShardIndex([]byte(c.text))
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -41,14 +41,14 @@ func TestParseShardIndex(t *testing.T) {
 			t.Errorf("%s: got %v and %q, want %v and %q", c.text, got, text, c.want, c.err)
 		}
 	}
-	if _, err := parseShardIndex(make([]byte, MaxShardIndex+1)); err == nil || err.Error() != "index is over the limit of 67108864 bytes" {
+	if _, err := ParseShardIndex(make([]byte, MaxShardIndex+1)); err == nil || err.Error() != "index is over the limit of 67108864 bytes" {
 		t.Errorf("got %v", err)
 	}
 }
 
 func FuzzShardIndex(f *testing.F) {
 	for _, path := range []string{"llama", "llama_consolidated"} {
-		b, err := os.ReadFile(filepath.Join(checkpoints, path, indexName))
+		b, err := os.ReadFile(filepath.Join(checkpoints, path, ShardIndexName))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func FuzzShardIndex(f *testing.F) {
 	}
 	f.Add([]byte(`{"weight_map":{"a":null}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		shards, err := parseShardIndex(b)
+		shards, err := ParseShardIndex(b)
 		if err == nil == (len(shards) == 0) {
 			t.Fatalf("got %v and %v", shards, err)
 		}

@@ -51,13 +51,13 @@ func TestDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{"m/model.safetensors", "m/" + indexName, "m/config.json", "closed/blobs/4e1c"} {
+	for _, path := range []string{"m/model.safetensors", "m/" + ShardIndexName, "m/config.json", "closed/blobs/4e1c"} {
 		write(t, filepath.Join(root, path), shard(nil))
 	}
 	symlink(t, "../m/model.safetensors", filepath.Join(root, "links/direct.safetensors"))
 	symlink(t, "../closed/blobs/4e1c", filepath.Join(root, "links/model.safetensors"))
 	age(t, root)
-	for _, path := range []string{"m/model.safetensors", "m/" + indexName, "m/config.json", "closed"} {
+	for _, path := range []string{"m/model.safetensors", "m/" + ShardIndexName, "m/config.json", "closed"} {
 		mode(path, 0o000)
 	}
 	for _, path := range []string{"", "m", "links"} {
@@ -71,7 +71,7 @@ func TestDenied(t *testing.T) {
 		at := func(path string) string { return filepath.Join(root, path) }
 		_, direct := openSame(at("m/model.safetensors"), have["model.safetensors"])
 		_, linked := openSame(at("links/direct.safetensors"), have["model.safetensors"])
-		_, index := readShardIndex(at("m/" + indexName))
+		_, index := readShardIndex(at("m/" + ShardIndexName))
 		_, config := readConfig(at("m"))
 		_, beyond := survey(at("links"))
 		_, folder := survey(at("closed"))
@@ -81,7 +81,7 @@ func TestDenied(t *testing.T) {
 		}{
 			{"m/model.safetensors", "m/model.safetensors", "file", "0000", "r", direct},
 			{"links/direct.safetensors", "m/model.safetensors", "file", "0000", "r", linked},
-			{"m/" + indexName, "m/" + indexName, "file", "0000", "r", index},
+			{"m/" + ShardIndexName, "m/" + ShardIndexName, "file", "0000", "r", index},
 			{"m/config.json", "m/config.json", "file", "0000", "r", config},
 			{"links/model.safetensors", "closed", "folder", "0000", "rx", beyond},
 			{"closed", "closed", "folder", "0000", "rx", folder},

@@ -114,7 +114,7 @@ func Open(path string) (*Dir, error) {
 		names:   make(map[string]place),
 	}
 	for name := range have {
-		if !isWeights(name) {
+		if !IsWeights(name) {
 			d.used = append(d.used, name)
 		}
 	}
@@ -204,15 +204,17 @@ func dangling(path string) error {
 func (d *Dir) CheckpointHash(h func() hash.Hash) string {
 	sum := h()
 	for _, f := range d.Hashed {
-		hashHeader(sum, f.Base, f.Header.Raw)
+		HashPrefix(sum, f.Base, int64(len(f.Header.Raw)))
+		sum.Write(f.Header.Raw)
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-func hashHeader(sum hash.Hash, base string, raw []byte) {
+// HashPrefix adds what a checkpoint hash has before each header: the file's base name
+// and the header's length in bytes.
+func HashPrefix(sum hash.Hash, base string, length int64) {
 	sum.Write([]byte(base)) // a hash.Hash returns no errors
-	sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(raw))))
-	sum.Write(raw)
+	sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(length)))
 }
 
 // Find gives the tensor of a name, and the file that it is in. Of a name that is

@@ -57,7 +57,7 @@ func TestForeign(t *testing.T) {
 
 // The same of the files that say what the model is.
 func TestForeignJSON(t *testing.T) {
-	for name, kind := range map[string]string{"config.json": "model", "hf_quant_config.json": "model", indexName: "weights"} {
+	for name, kind := range map[string]string{"config.json": "model", "hf_quant_config.json": "model", ShardIndexName: "weights"} {
 		for content, want := range map[string]string{
 			lfsPointer:                "is a pointer of Git LFS to a file of 4976698672 bytes, which has not been fetched; run in its folder: git lfs pull",
 			"<html>":                  "is a page of a web server, such as an error or a login; fetch it again",

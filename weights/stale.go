@@ -38,7 +38,7 @@ func survey(dir string) (map[string]stamp.Stamp, error) {
 	}
 	have := make(map[string]stamp.Stamp)
 	for _, name := range names {
-		if !decides(name) {
+		if !Decides(name) {
 			continue
 		}
 		path := filepath.Join(dir, name)
@@ -124,7 +124,7 @@ func (d *Dir) Stale() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		if _, ok := d.have[name]; !ok && (!d.indexed || !isWeights(name) || isConsolidated(name)) {
+		if _, ok := d.have[name]; !ok && (!d.indexed || !IsWeights(name) || IsConsolidated(name)) {
 			return &Changed{Path: filepath.Join(d.Path, name), What: "is new"}
 		}
 	}

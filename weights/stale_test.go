@@ -72,9 +72,9 @@ func TestStale(t *testing.T) {
 			remove(t, dir+"/model-00002-of-00004.safetensors")
 			symlink(t, "/no/blob", dir+"/model-00002-of-00004.safetensors")
 		}, `check file "DIR/model-00002-of-00004.safetensors": is gone`},
-		{"index written", "llama", func(t *testing.T, dir string) { flip(t, dir+"/"+indexName) },
+		{"index written", "llama", func(t *testing.T, dir string) { flip(t, dir+"/"+ShardIndexName) },
 			`check file "DIR/model.safetensors.index.json": was written`},
-		{"index gone", "llama", func(t *testing.T, dir string) { remove(t, dir+"/"+indexName) },
+		{"index gone", "llama", func(t *testing.T, dir string) { remove(t, dir+"/"+ShardIndexName) },
 			`check file "DIR/model.safetensors.index.json": is gone`},
 		{"configuration written", "llama", func(t *testing.T, dir string) { flip(t, dir+"/config.json") },
 			`check file "DIR/config.json": was written`},
@@ -88,7 +88,7 @@ func TestStale(t *testing.T) {
 		{"extra shard that the index doesn't name", "llama", func(t *testing.T, dir string) { write(t, dir+"/mtp.safetensors", nil) }, ""},
 		{"extra shard where there is no index", "qwen3", func(t *testing.T, dir string) { write(t, dir+"/mtp.safetensors", nil) },
 			`check file "DIR/mtp.safetensors": is new`},
-		{"index has come", "qwen3", func(t *testing.T, dir string) { write(t, dir+"/"+indexName, nil) },
+		{"index has come", "qwen3", func(t *testing.T, dir string) { write(t, dir+"/"+ShardIndexName, nil) },
 			`check file "DIR/model.safetensors.index.json": is new`},
 		{"shards behind consolidated", "llama_consolidated", func(t *testing.T, dir string) { flip(t, dir+"/model-00002-of-00004.safetensors") },
 			`check file "DIR/model-00002-of-00004.safetensors": was written`},

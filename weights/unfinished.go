@@ -95,9 +95,9 @@ func refuseUnfinished(dir string, c *choice) error {
 	if err != nil {
 		return err
 	}
-	counts := append(c.names(), configName, indexName, consolidatedIndexName)
+	counts := append(c.names(), configName, ShardIndexName, consolidatedIndexName)
 	parts = slices.DeleteFunc(parts, func(p part) bool {
-		return !slices.Contains(counts, p.of) && (c.indexed || !isWeights(p.of))
+		return !slices.Contains(counts, p.of) && (c.indexed || !IsWeights(p.of))
 	})
 	for _, p := range parts {
 		if p.fresh {
@@ -140,7 +140,7 @@ func fetching(dir string, missing []string) int {
 	parts, _ := partsIn(dir) // there was another error, which this one only explains
 	var begun []string
 	for _, p := range parts {
-		if p.fresh && (slices.Contains(missing, p.of) || missing == nil && isWeights(p.of)) {
+		if p.fresh && (slices.Contains(missing, p.of) || missing == nil && IsWeights(p.of)) {
 			begun = append(begun, p.of)
 		}
 	}

@@ -33,7 +33,7 @@ func TestControlFiles(t *testing.T) {
 	const index = `{"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}}`
 	good := shard(map[string]byte{"x": 1})
 	whole := map[string][]byte{"model-1.safetensors": good, "model-2.safetensors": good}
-	indexed := map[string][]byte{"model-1.safetensors": good, "model-2.safetensors": good, "extra.safetensors": good, indexName: []byte(index)}
+	indexed := map[string][]byte{"model-1.safetensors": good, "model-2.safetensors": good, "extra.safetensors": good, ShardIndexName: []byte(index)}
 	for _, c := range []struct {
 		name  string
 		files map[string][]byte
@@ -49,7 +49,7 @@ func TestControlFiles(t *testing.T) {
 		{"rsync", whole, ".model-2.safetensors.Xa81bQ", "model-2.safetensors"},
 		{"shard that isn't there yet", whole, "model-3.safetensors.part", "model-3.safetensors"},
 		{"configuration", whole, "config.json.part", "config.json"},
-		{"index", whole, "model.safetensors.index.json.aria2", indexName},
+		{"index", whole, "model.safetensors.index.json.aria2", ShardIndexName},
 		{"shard of the index", indexed, "model-1.safetensors.aria2", "model-1.safetensors"},
 		{"file that isn't loaded", indexed, "extra.safetensors.aria2", ""},
 		{"file of tokenizers", whole, "tokenizer.json.part", ""},
@@ -118,7 +118,7 @@ func index30(missing ...int) map[string][]byte {
 	for _, i := range missing {
 		delete(files, fmt.Sprintf("model-%05d-of-00030.safetensors", i))
 	}
-	files[indexName] = []byte(`{"weight_map":{` + strings.Join(entries, ",") + `}}`)
+	files[ShardIndexName] = []byte(`{"weight_map":{` + strings.Join(entries, ",") + `}}`)
 	return files
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/systemd/generator"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 // completeTime is how long somebody who has typed Tab waits for a daemon.
@@ -77,17 +77,19 @@ const shortKey = 12
 
 // completeModels are the models of the Hugging Face cache and the directories of
 // the configuration's roots, or directories for who begins to type one.
-func (a *app) completeModels(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) completeModels(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	}
 	var list []string
-	for _, dir := range weights.Dirs(a.modelFolders()) {
-		if id, ok := modelID(dir); ok {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	defer cancel()
+	for _, m := range a.models(ctx) {
+		if id, ok := modelID(m.Path); ok {
 			list = append(list, id)
 			continue
 		}
-		list = append(list, dir)
+		list = append(list, m.Path)
 	}
 	slices.Sort(list)
 	var fit []cobra.Completion
@@ -100,6 +102,18 @@ func (a *app) completeModels(_ *cobra.Command, _ []string, typed string) ([]cobr
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	}
 	return fit, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completionTime is how long somebody who has pressed Tab waits.
+const completionTime = 2 * time.Second
+
+// models lists the models in the folders in which the daemon looks: those that are found
+// until ctx is done.
+func (a *app) models(ctx context.Context) []index.Model {
+	x := index.New(index.Options{Once: true})
+	defer x.Close()
+	x.SetRoots(a.modelFolders())
+	return x.Models(ctx)
 }
 
 // completeInstances are the names that an instance can have on this machine.

@@ -172,9 +172,9 @@ func (a *app) largest(ctx context.Context) (name string, bytes int64, err error)
 	done := make(chan model, 1)
 	go func() {
 		var most model
-		for _, dir := range weights.Dirs(a.modelFolders()) {
-			if n := weights.FileBytes(dir); n > most.bytes {
-				most = model{modelName(dir), n}
+		for _, m := range a.models(ctx) {
+			if m.Bytes > most.bytes {
+				most = model{modelName(m.Path), m.Bytes}
 			}
 		}
 		done <- most

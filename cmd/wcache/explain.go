@@ -4,11 +4,13 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/index"
 )
 
 const explainHelp = `Without an argument: why the last request of an engine was not answered from
@@ -56,9 +59,9 @@ func (a *app) explain() *cobra.Command {
 			case !isKey && len(args) == 2:
 				return usage("explain: %q is no key in JSON", args[0])
 			case !isKey:
-				return a.explainDir(args[0], o)
+				return a.explainDir(args[0], file, roots, o)
 			}
-			dir, err := a.explained(key, args[1:], file, roots)
+			dir, err := a.explained(cmd.Context(), key, args[1:], file, roots)
 			if err != nil {
 				return err
 			}
@@ -105,38 +108,47 @@ func keyArgument(arg string) (fingerprint.Key, bool, error) {
 }
 
 // explained is the directory to compare a key with.
-func (a *app) explained(key fingerprint.Key, args []string, file string, roots []string) (*weights.Dir, error) {
+func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string, file string, roots []string) (*weights.Dir, error) {
 	if len(args) > 0 {
-		return a.openModel(args[0])
+		return a.openModel(args[0], file, roots)
 	}
 	c, err := configuration(a.env, file, a.gpu)
 	if err != nil {
 		return nil, err
 	}
-	index := weights.NewIndex(append(append(c.Roots, roots...), weights.HubCaches(a.env)...))
-	found, err := index.Lookup(key.Str("checkpoint"))
+	x := index.New(index.Options{})
+	defer x.Close()
+	x.SetRoots(slices.Concat(c.Roots, roots, weights.HubCaches(a.env)))
+	answer, err := x.Lookup(ctx, key.Str("checkpoint"))
 	if err != nil {
 		return nil, err
 	}
+	found := answer.Dirs
 	if len(found) == 0 {
 		return nil, &hinted{err: fmt.Errorf("explain: no model directory with the checkpoint hash %q is known", key.Str("checkpoint")), hint: "give the directory too, or its folder with --root"}
 	}
 	for _, p := range found[1:] {
-		fmt.Fprintf(a.err, "wcache: hint: %s has the same headers\n", p)
+		fmt.Fprintf(a.err, "wcache: hint: %s has the same headers\n", p.Path)
 	}
-	return weights.Open(found[0])
+	return weights.Open(found[0].Path)
 }
 
-func (a *app) openModel(name string) (*weights.Dir, error) {
-	path, _, err := weights.Locate(modelArgument(name), "", a.env)
+// openModel opens a directory, or that of a model id. A configuration that is broken,
+// which is told elsewhere, names no roots, unless it was asked for.
+func (a *app) openModel(name, file string, roots []string) (*weights.Dir, error) {
+	c, err := configuration(a.env, file, a.gpu)
+	if err != nil && file != "" {
+		return nil, err
+	}
+	path, _, err := weights.Locate(modelArgument(name), "", a.env, append(c.Roots, roots...))
 	if err != nil {
 		return nil, err
 	}
 	return weights.Open(path)
 }
 
-func (a *app) explainDir(name string, o fingerprint.Options) error {
-	dir, err := a.openModel(name)
+func (a *app) explainDir(name, file string, roots []string, o fingerprint.Options) error {
+	dir, err := a.openModel(name, file, roots)
 	if err != nil {
 		return err
 	}

@@ -99,8 +99,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer in.release()
-	index, indexPath, manifestPath := index.New(nil), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
-	if err := index.Load(indexPath); err != nil {
+	x, indexPath, manifestPath := index.New(index.Options{}), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
+	defer x.Close()
+	if err := x.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
 	}
 	s, err := daemon.New(daemon.Options{
@@ -113,7 +114,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 			}
 			return c, err
 		},
-		Index: index, IndexPath: indexPath, Manifest: manifestPath,
+		Index: x, IndexPath: indexPath, Manifest: manifestPath,
 		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err, Env: at.env},
 		Health:       loader.Options{Command: []string{"/proc/self/exe", "health"}, Stderr: a.err},
 		Env:          a.env,

@@ -1,49 +1,382 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package index finds model directories by checkpoint hash.
+// Package index knows model directories by checkpoint hash. It is kept up beside the
+// requests that ask it: one goroutine for each root walks the folders below, reads the
+// headers that the hash covers, and has the kernel tell of changes (inotify(7)). A
+// request takes these changes over before it trusts what is known, and waits only for
+// what may matter to its hash. A file system that does not answer holds up the walker
+// of its own root, and nothing else.
+//
+// Several directories may share a hash and hold other weights, so an [Answer] has all
+// of them, and says what could not be looked at.
+//
+// What it can't see at once: changes by other machines and through FUSE, for which the
+// root is walked again and again, and what is written through a shared mapping, which
+// shows when the file is closed.
 package index
 
 import (
 	"context"
-	"hash/fnv"
-	"strings"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
 
-	"github.com/wcache/wcache/weights"
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
 )
 
-type Answer struct {
-	Dirs    []string
-	Unsure  []Unsure
-	Roots   []Root
-	Version uint64
+// Options of an [Index]. Zero values mean what the comments say.
+type Options struct {
+	MaxDirs   int           // folders below one root; 200,000
+	HungAfter time.Duration // a system call that takes longer makes its root hung; 3 s
+	PollEvery time.Duration // least time between two walks of what isn't watched; 10 s
+	WalkTime  time.Duration // for one walk, the rest comes with the next one; 10 min
+	Gather    time.Duration // how long changes gather before a folder is read again, unless a request waits; 50 ms
+	// Once is for a look at names alone, with [Index.Models]: no headers are read, each
+	// root is walked once, and nothing is watched.
+	Once bool
+
+	system system // nil: the real one
+	// addWatch stands in for inotify_add_watch in tests.
+	addWatch func(queue int, path string, mask uint32) (int, error)
 }
 
-type Unsure struct {
-	Path string
-	Err  error
+// Index knows the model directories below its roots. It is safe for concurrent use.
+// Its owner has to close it.
+type Index struct {
+	o         Options
+	notes     *notifier
+	ownMounts *fd.FD        // as notes.mounts, for listen
+	bell      *fd.FD        // an eventfd that ends listen
+	listening chan struct{} // closed when listen has ended
+	stop      chan struct{} // closed by Close
+	large     chan struct{} // slots for large shard indexes
+
+	// mu guards what follows and, where they say so, the roots and folders. No system
+	// call is made under it that a file system has a part in. There is no other lock.
+	mu            sync.Mutex
+	closed        bool
+	seq           uint64 // number of the last change of anything
+	version       uint64 // of the last answer that was another one
+	edition       uint64
+	waiting       int           // requests that wait for walkers
+	changed       chan struct{} // closed when something has come that they may wait for
+	rooted        bool          // SetRoots was called
+	roots         []*root
+	ended         map[string]*root // removed, and the walker has not ended yet
+	watches       map[int32]*watch
+	unused        []int32        // watches that are to be ended
+	adding        int            // calls that make watches
+	died          map[int32]bool // watches that ended meanwhile
+	byHash        map[string]map[*folder]struct{}
+	doubtful      map[*folder]struct{} // with weights and without a hash
+	memory        map[string]*memory   // by hash
+	hints         map[string]*model    // what was loaded and not walked yet, by directory
+	mounts        mounts
+	mountsSeen    uint64 // changes
+	mountsHandled uint64
 }
 
-type Root struct{ Path string }
-
-func (r Root) Whole() bool    { return true }
-func (r Root) Reason() string { return "" }
-func (r Root) Passing() bool  { return false }
-
-type Index struct{ *weights.Index }
-
-func New(roots []string) *Index { return &Index{weights.NewIndex(roots)} }
-
-func (x *Index) Lookup(_ context.Context, hash string) (Answer, error) {
-	dirs, err := x.Index.Lookup(hash)
-	h := fnv.New64a()
-	h.Write([]byte(strings.Join(dirs, "\x00")))
-	return Answer{Dirs: dirs, Version: h.Sum64()}, err
+// New makes an index without roots. It starts a goroutine and, for each root, another.
+func New(o Options) *Index {
+	setDefault(&o.MaxDirs, 200_000)
+	setDefault(&o.HungAfter, 3*time.Second)
+	setDefault(&o.PollEvery, 10*time.Second)
+	setDefault(&o.WalkTime, 10*time.Minute)
+	setDefault(&o.Gather, 50*time.Millisecond)
+	if o.system == nil {
+		o.system = linux{}
+	}
+	x := &Index{
+		o: o, listening: make(chan struct{}), stop: make(chan struct{}), large: make(chan struct{}, largeSlots), changed: make(chan struct{}),
+		ended: make(map[string]*root), watches: make(map[int32]*watch), died: make(map[int32]bool), byHash: make(map[string]map[*folder]struct{}),
+		doubtful: make(map[*folder]struct{}), memory: make(map[string]*memory), hints: make(map[string]*model),
+	}
+	if o.Once {
+		x.notes = &notifier{err: errors.New("it is walked once")}
+		close(x.listening)
+		return x
+	}
+	x.notes = newNotifier()
+	if o.addWatch != nil {
+		x.notes.add = o.addWatch
+	}
+	x.ownMounts = openMounts()
+	if n, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+		x.bell, _ = fd.New(n) // n is a descriptor
+	}
+	x.mounts, _ = readMounts() // without it, each change of mounts concerns every root
+	if x.bell == nil {         // no descriptor was left: requests alone take changes over
+		close(x.listening)
+	} else {
+		go x.listen()
+	}
+	return x
 }
 
-func (x *Index) Current(hash string, version uint64) bool {
-	a, _ := x.Lookup(context.Background(), hash)
-	return a.Version == version
+func setDefault[T comparable](v *T, otherwise T) {
+	var zero T
+	if *v == zero {
+		*v = otherwise
+	}
 }
 
-func (x *Index) Known(hash string) []string { dirs, _ := x.Index.Lookup(hash); return dirs }
+// Close ends the index. It waits for the walkers, except for those whose file system
+// does not answer: they end when it does.
+func (x *Index) Close() {
+	x.mu.Lock()
+	if x.closed {
+		x.mu.Unlock()
+		return
+	}
+	x.closed = true
+	close(x.stop)
+	roots := slices.Clone(x.roots)
+	for _, r := range x.ended {
+		roots = append(roots, r)
+	}
+	x.mu.Unlock()
+	if x.bell != nil {
+		_, _ = unix.Write(x.bell.Int(), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // an eventfd has room for this
+	}
+	<-x.listening
+	for _, r := range roots {
+		r.await()
+	}
+	x.notes.close()
+	for _, f := range []*fd.FD{x.ownMounts, x.bell} {
+		if f != nil {
+			_ = f.Close() // nothing was written
+		}
+	}
+}
+
+// await waits until the walker has ended, or hangs.
+func (r *root) await() {
+	for {
+		hung, left := r.hung()
+		if hung {
+			return
+		}
+		select {
+		case <-r.done:
+			return
+		case <-time.After(left + 10*time.Millisecond):
+		}
+	}
+}
+
+// SetRoots replaces the roots: model directories, folders of them, or Hugging Face
+// caches. It does not wait for them to be walked.
+func (x *Index) SetRoots(paths []string) {
+	var clean []string
+	for _, p := range paths {
+		if p = absolute(p); !slices.Contains(clean, p) {
+			clean = append(clean, p)
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return
+	}
+	x.rooted = true
+	var have []string
+	for _, r := range slices.Clone(x.roots) {
+		switch {
+		case r.single:
+		case slices.Contains(clean, r.path):
+			have = append(have, r.path)
+		default:
+			x.removeRoot(r)
+		}
+	}
+	for _, p := range clean {
+		if !slices.Contains(have, p) {
+			x.startRoot(p, false)
+		}
+	}
+	x.seq++
+	x.broadcast()
+}
+
+// Add makes a directory known that lies below no root; it is read beside the caller.
+// It is forgotten when it is gone.
+func (x *Index) Add(dir string) {
+	dir = absolute(dir)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed || slices.ContainsFunc(x.roots, func(r *root) bool { return r.single && r.path == dir }) {
+		return
+	}
+	x.startRoot(dir, true)
+}
+
+// startRoot has a root walked. One that was removed while its walker hung goes on with
+// it. Precondition: x.mu is held.
+func (x *Index) startRoot(path string, single bool) {
+	r := x.ended[rootName(path, single)]
+	if r != nil {
+		delete(x.ended, rootName(path, single))
+		r.removed = false
+		r.walked = false
+		x.roots = append(x.roots, r)
+		x.markWhole(r.top, true)
+		return
+	}
+	r = x.newRoot(path, single)
+	x.roots = append(x.roots, r)
+	go r.run()
+}
+
+func rootName(path string, single bool) string { return fmt.Sprint(single, path) }
+
+func (x *Index) removeRoot(r *root) {
+	r.removed = true
+	x.roots = slices.DeleteFunc(x.roots, func(o *root) bool { return o == r })
+	x.ended[rootName(r.path, r.single)] = r
+	x.seq++
+	r.wake()
+}
+
+// absolute is the path from the root, or at least a clean one where the working
+// directory is gone.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return filepath.Clean(path)
+}
+
+// broadcast wakes all that wait for walkers. Precondition: x.mu is held.
+func (x *Index) broadcast() {
+	if x.waiting > 0 {
+		close(x.changed)
+		x.changed = make(chan struct{})
+	}
+}
+
+// await waits until all changes up to a number are known, as far as they matter and
+// their file systems answer, or until ctx is done. It reports which. Precondition:
+// x.mu is held; it is not while waiting.
+func (x *Index) await(ctx context.Context, upTo uint64, matters func(*folder) bool) bool {
+	x.waiting++
+	defer func() { x.waiting-- }()
+	for {
+		pending, hungIn := x.pending(upTo, matters)
+		if !pending || x.closed {
+			return !x.closed
+		}
+		for _, r := range x.roots {
+			if len(r.queue) > 0 {
+				r.wake()
+			}
+		}
+		changed := x.changed
+		x.mu.Unlock()
+		timer := time.NewTimer(hungIn)
+		var done bool
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-x.stop:
+		case <-ctx.Done():
+			done = true
+		}
+		timer.Stop()
+		x.mu.Lock()
+		if done {
+			return false
+		}
+	}
+}
+
+// pending reports whether a walker has something to do that matters, and after which
+// time that has to be asked anew because one may be hung then. Precondition: x.mu is
+// held.
+func (x *Index) pending(upTo uint64, matters func(*folder) bool) (pending bool, again time.Duration) {
+	again = math.MaxInt64
+	if x.mountsHandled != x.mountsSeen {
+		pending = true
+	}
+	for _, r := range x.roots {
+		hung, left := r.hung()
+		if hung || !r.busy(upTo, matters) {
+			continue
+		}
+		pending = true
+		if left > 0 {
+			again = min(again, left)
+		} else {
+			again = min(again, x.o.HungAfter) // a call may begin at any moment
+		}
+	}
+	return pending, again
+}
+
+// busy reports whether tasks of changes up to a number matter.
+func (r *root) busy(upTo uint64, matters func(*folder) bool) bool {
+	for _, f := range r.batch {
+		if t := f.reading; t != nil && t.since <= upTo && (t.wide() || matters(f)) {
+			return true
+		}
+	}
+	for _, f := range r.queue {
+		if t := f.task; t != nil && t.since <= upTo && (t.wide() || matters(f)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Roots gives the state of each root, by path.
+func (x *Index) Roots() []Root {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drain()
+	var list []Root
+	for _, r := range x.roots {
+		hung, _ := r.hung()
+		s := r.now(hung, x.seq)
+		s.Models = len(r.known)
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b Root) int {
+		if a.Path < b.Path {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// now is a root's state, by changes up to a number. Precondition: x.mu is held.
+func (r *root) now(hung bool, upTo uint64) Root {
+	s := r.state
+	s.Path, s.Added = r.path, r.single
+	switch {
+	case hung:
+		s.State, s.Reason, s.Since = Hung, "its file system does not answer", r.sys.since()
+	case !r.walked || r.busy(upTo, func(*folder) bool { return false }):
+		s.State, s.Reason = Searching, ""
+	}
+	return s
+}
+
+// checkHash refuses what can't be a checkpoint hash: MD5 or SHA-256 in lower-case hex.
+func checkHash(hash string) error {
+	b, err := hex.DecodeString(hash)
+	if err != nil || len(b) != md5.Size && len(b) != sha256.Size || hex.EncodeToString(b) != hash {
+		return fmt.Errorf("look up checkpoint: %q is not a hash of 32 or 64 hexadecimal digits in lower case", hash)
+	}
+	return nil
+}

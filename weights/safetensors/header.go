@@ -32,8 +32,8 @@ const MaxHeader = 100_000_000
 // maxDepth is how deep fields that nobody knows may nest, as in serde_json.
 const maxDepth = 127
 
-// lengthBytes is the size of the length in front of the JSON.
-const lengthBytes = 8
+// Begin is where the JSON begins: after its length, in bytes.
+const Begin = 8
 
 // Header is what a file says of itself. It is safe for concurrent use as long as
 // nobody writes to it.
@@ -66,31 +66,41 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("read safetensors header: tensor %q: %s", e.Tensor, e.Reason)
 }
 
-// ReadRaw reads the JSON of a file of size bytes and checks nothing but its
-// length, which is all that a checkpoint hash needs. The error is a
-// [*FormatError] where the file is at fault, else it wraps what r returned.
-func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
-	if size < lengthBytes {
-		return nil, &FormatError{Reason: fmt.Sprintf("a file of %d bytes has no room for the header's length", size), Missing: lengthBytes - size}
+// Length reads how long the JSON of a file of size bytes is, and checks that it can
+// be. The JSON begins at byte [Begin]. The error is a [*FormatError] where the file
+// is at fault, else it wraps what r returned.
+func Length(r io.ReaderAt, size int64) (int64, error) {
+	if size < Begin {
+		return 0, &FormatError{Reason: fmt.Sprintf("a file of %d bytes has no room for the header's length", size), Missing: Begin - size}
 	}
-	var length [lengthBytes]byte
+	var length [Begin]byte
 	if err := readAt(r, length[:], 0); err != nil {
-		return nil, err
+		return 0, err
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	switch {
 	case n == 0:
-		return nil, &FormatError{Reason: "its length is 0"}
+		return 0, &FormatError{Reason: "its length is 0"}
 	case n > MaxHeader:
-		return nil, &FormatError{Reason: fmt.Sprintf("its length of %d bytes is over the format's limit of %d", n, MaxHeader)}
-	case int64(n) > size-lengthBytes:
-		return nil, &FormatError{
+		return 0, &FormatError{Reason: fmt.Sprintf("its length of %d bytes is over the format's limit of %d", n, MaxHeader)}
+	case int64(n) > size-Begin:
+		return 0, &FormatError{
 			Reason:  fmt.Sprintf("its length of %d bytes runs past the end of a file of %d", n, size),
-			Missing: int64(n) - (size - lengthBytes),
+			Missing: int64(n) - (size - Begin),
 		}
 	}
+	return int64(n), nil
+}
+
+// ReadRaw reads the JSON of a file of size bytes and checks nothing but its
+// length, which is all that a checkpoint hash needs. The error is as of [Length].
+func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
+	n, err := Length(r, size)
+	if err != nil {
+		return nil, err
+	}
 	raw := make([]byte, n)
-	if err := readAt(r, raw, lengthBytes); err != nil {
+	if err := readAt(r, raw, Begin); err != nil {
 		return nil, err
 	}
 	return raw, nil
@@ -136,7 +146,7 @@ func parse(raw []byte) (*Header, error) {
 	const entryBytes = 100 // of JSON a tensor, as in most files
 	p := parser{
 		scanner: scanner{text: raw},
-		header:  &Header{Raw: raw, Data: lengthBytes + int64(len(raw))},
+		header:  &Header{Raw: raw, Data: Begin + int64(len(raw))},
 		names:   make(map[string]struct{}, len(raw)/entryBytes),
 	}
 	p.header.Tensors = make([]Tensor, 0, len(raw)/entryBytes)

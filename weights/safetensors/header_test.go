@@ -349,14 +349,14 @@ func FuzzReadHeader(f *testing.F) {
 // with the file's size.
 func large(n int) ([]byte, int64) {
 	var b bytes.Buffer
-	b.Write(make([]byte, lengthBytes))
+	b.Write(make([]byte, Begin))
 	b.WriteString(`{"__metadata__":{"format":"pt"}`)
 	const bytes = 2 * 2048 * 7168
 	for i := range n {
 		fmt.Fprintf(&b, `,"model.layers.%d.mlp.experts.%d.down_proj.weight":{"dtype":"BF16","shape":[7168,2048],"data_offsets":[%d,%d]}`, i/256, i%256, i*bytes, (i+1)*bytes)
 	}
 	b.WriteString(`}`)
-	binary.LittleEndian.PutUint64(b.Bytes(), uint64(b.Len()-lengthBytes))
+	binary.LittleEndian.PutUint64(b.Bytes(), uint64(b.Len()-Begin))
 	return b.Bytes(), int64(b.Len()) + int64(n)*bytes
 }
 

@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package index
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Answer is what the index knows of one checkpoint hash.
+type Answer struct {
+	// Dirs are the directories whose hash this is, by path. A directory that several
+	// paths lead to is there once.
+	Dirs []Dir
+	// Unsure are the directories of which it can't be said now whether the hash is
+	// theirs, by path. A directory is not among them where one readable name or header
+	// tells it apart from a known directory of the hash.
+	Unsure []Unsure
+	// Roots are those that are not completely known, with what does not change from
+	// one moment to the next: path, state, reason and since.
+	Roots []Root
+	// Version is another one whenever anything above is. See [Index.Current].
+	Version uint64
+}
+
+// Dir is a model directory.
+type Dir struct {
+	// Path leads to it: by the names of folders below a root, or where only symbolic
+	// links lead to it, by as few of these as possible.
+	Path   string
+	Device uint64 // as stat's st_dev
+	Inode  uint64
+	// Edition is a number that changes when a file that has a part in what vLLM makes
+	// of the directory may have changed, its data included. It means nothing after a
+	// restart.
+	Edition uint64
+}
+
+// Unsure is a directory that may have a hash, or may not.
+type Unsure struct {
+	Path   string
+	Device uint64
+	Inode  uint64
+	Err    error // why; often a [*weights.Unusable]
+}
+
+// State is how much of a root is known.
+type State string
+
+// The states of a root.
+const (
+	Complete  State = "complete"  // every folder has been looked at
+	Searching State = "searching" // it is being walked, for the first time or after a change
+	Partial   State = "partial"   // some folders could not be looked at: see the reason
+	Hung      State = "hung"      // its file system does not answer
+	Missing   State = "missing"   // there is no such folder, which is known for certain
+)
+
+// Root is a root, or a directory that was added.
+type Root struct {
+	Path   string
+	Added  bool // by [Index.Add]
+	State  State
+	Reason string    // why it is partial, hung or missing
+	Since  time.Time // when the call began that hangs
+	// Polled says why the root is walked again and again, "" where the kernel tells of
+	// every change. What is known of it is as old as its last walk.
+	Polled string
+	Dirs   int           // folders that are known
+	Models int           // of these, folders with weights
+	Walked time.Time     // when the last walk ended
+	Took   time.Duration // how long the last walk took
+}
+
+// sort brings an answer into its order.
+func (a *Answer) sort() {
+	slices.SortFunc(a.Dirs, func(a, b Dir) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(a.Unsure, func(a, b Unsure) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(a.Roots, func(a, b Root) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// equal reports whether two answers say the same, whatever their versions.
+func (a *Answer) equal(b *Answer) bool {
+	return slices.Equal(a.Dirs, b.Dirs) &&
+		slices.EqualFunc(a.Unsure, b.Unsure, func(a, b Unsure) bool {
+			return a.Path == b.Path && a.Device == b.Device && a.Inode == b.Inode && a.Err.Error() == b.Err.Error()
+		}) &&
+		slices.Equal(a.Roots, b.Roots)
+}
+
+// claim is one folder's part in an answer. Of several that are one directory the
+// best counts.
+type claim struct {
+	path    string
+	links   int // symbolic links on the path
+	sure    bool
+	edition uint64
+	err     error // why it isn't sure
+}
+
+// better is the order of claims of one directory: a sure one before one that isn't,
+// fewer links, then the path.
+func (c *claim) better(d *claim) int {
+	if c.sure != d.sure {
+		if c.sure {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(c.links, d.links), strings.Compare(c.path, d.path))
+}
+
+// claims collects an answer's directories.
+type claims map[[2]uint64]*claim
+
+func (m claims) add(id key, c claim) {
+	at := [2]uint64{id.device, id.inode}
+	if old := m[at]; old == nil || c.better(old) < 0 {
+		m[at] = &c
+	}
+}
+
+// answer gives the directories in the order of an [Answer].
+func (m claims) answer() Answer {
+	var a Answer
+	for at, c := range m {
+		if c.sure {
+			a.Dirs = append(a.Dirs, Dir{Path: c.path, Device: at[0], Inode: at[1], Edition: c.edition})
+		} else {
+			a.Unsure = append(a.Unsure, Unsure{Path: c.path, Device: at[0], Inode: at[1], Err: c.err})
+		}
+	}
+	return a
+}

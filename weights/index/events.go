@@ -1,0 +1,199 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package index
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// drain takes over every change that the kernel has told of. It does not wait, and
+// reads no file system. Precondition: x.mu is held.
+func (x *Index) drain() {
+	if x.closed {
+		return
+	}
+	if x.notes.drain(x.apply) {
+		x.seq++
+		x.mountsSeen++
+	}
+}
+
+// apply notes what has to be read again after an event.
+func (x *Index) apply(e event) {
+	if e.mask&unix.IN_Q_OVERFLOW != 0 { // what was lost can be anything
+		for _, r := range x.roots {
+			x.markWhole(r.top, true)
+		}
+		return
+	}
+	w := x.watches[e.watch]
+	if e.mask&unix.IN_IGNORED != 0 && x.adding > 0 {
+		x.died[e.watch] = true
+	}
+	if w == nil {
+		return // what it is for now has not been looked at yet
+	}
+	if e.mask&unix.IN_IGNORED != 0 {
+		delete(x.watches, e.watch)
+		for f := range w.readers {
+			x.markWhole(f, false)
+		}
+		for f := range w.folders {
+			x.markWhole(f, false)
+		}
+		for _, refs := range w.users {
+			x.markUsers(refs, w.file)
+		}
+		return
+	}
+	for f := range w.folders {
+		x.applyToFolder(f, e)
+	}
+	x.markUsers(w.users[e.name], w.file)
+}
+
+// markUsers marks entries that depend on what an event is about: contents of a file,
+// or a name on the way to what the entry leads to.
+func (x *Index) markUsers(refs map[ref]struct{}, file bool) {
+	for r := range refs {
+		if file {
+			x.markFile(r.folder, r.entry)
+		} else {
+			x.markName(r.folder, r.entry, true)
+		}
+	}
+}
+
+// applyToFolder notes what an event says of a folder's listing.
+func (x *Index) applyToFolder(f *folder, e event) {
+	if e.name == "" {
+		if e.mask&unix.IN_ATTRIB != 0 { // it may be readable now, or not any more
+			x.markWhole(f, false)
+		}
+		return // of a move or an end, its parent is told
+	}
+	_, isChild := f.children[e.name]
+	_, isVia := f.via[e.name]
+	isFile := f.model != nil && f.model.files[e.name] != nil
+	switch {
+	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0: // anything, such as a link to a folder
+		x.markName(f, e.name, true)
+	case f.busy || isChild || isVia || isFile:
+		x.markName(f, e.name, e.mask&unix.IN_ATTRIB == 0)
+	}
+}
+
+func (x *Index) markWhole(f *folder, below bool) {
+	if t := x.mark(f); t != nil && (!t.whole || below && !t.below) {
+		t.whole, t.below = true, t.below || below
+		x.seq++
+	}
+}
+
+// maxNames is how many entries are looked at one by one; beyond it, listing is cheaper.
+const maxNames = 256
+
+func (x *Index) markName(f *folder, name string, below bool) {
+	t := x.mark(f)
+	if t == nil {
+		return
+	}
+	if was, ok := t.names[name]; ok && (was || !below) {
+		return
+	}
+	if t.names == nil {
+		t.names = make(map[string]bool)
+	}
+	t.names[name] = below
+	if len(t.names) > maxNames {
+		t.whole, t.below = true, true
+	}
+	x.seq++
+}
+
+func (x *Index) markFile(f *folder, name string) {
+	t := x.mark(f)
+	if t == nil {
+		return
+	}
+	if _, ok := t.files[name]; ok {
+		return
+	}
+	if t.files == nil {
+		t.files = make(map[string]struct{})
+	}
+	t.files[name] = struct{}{}
+	x.seq++
+}
+
+// mark gives the task of a folder, a new one if need be. The number of a new task's
+// first change is the next one.
+func (x *Index) mark(f *folder) *task {
+	if f.dropped || f.root.removed {
+		return nil
+	}
+	if f.task == nil {
+		f.task = &task{since: x.seq + 1}
+		if len(f.root.queue) == 0 {
+			f.root.marked = time.Now()
+		}
+		f.root.queue = append(f.root.queue, f)
+		f.root.wake()
+	}
+	return f.task
+}
+
+// listen takes changes over soon after they happen, so that little is left to do when
+// somebody asks, until the index is closed.
+func (x *Index) listen() {
+	defer close(x.listening)
+	fds := []unix.PollFd{
+		{Fd: number(x.notes.queue), Events: unix.POLLIN},
+		{Fd: number(x.ownMounts), Events: unix.POLLPRI},
+		{Fd: number(x.bell), Events: unix.POLLIN},
+	}
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+			return
+		}
+		x.mu.Lock()
+		x.drain()
+		closed, mounted := x.closed, x.mountsSeen != x.mountsHandled
+		x.mu.Unlock()
+		if closed {
+			return
+		}
+		if mounted {
+			x.remount()
+		}
+		time.Sleep(pause)
+	}
+}
+
+// pause is how long changes gather before they are taken over together. The kernel
+// keeps 16,384 of them by default.
+const pause = 20 * time.Millisecond
+
+// remount finds out which roots a change of mounts concerns.
+func (x *Index) remount() {
+	x.mu.Lock()
+	seen := x.mountsSeen
+	x.mu.Unlock()
+	now, err := readMounts()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	points := x.mounts.changed(now)
+	for _, r := range x.roots {
+		if err != nil || r.concerns(points) {
+			x.markWhole(r.top, true)
+		}
+	}
+	if err == nil {
+		x.mounts = now
+	}
+	x.mountsHandled = seen
+	x.broadcast()
+}

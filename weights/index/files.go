@@ -1,0 +1,334 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package index
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/stamp"
+	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/weights/safetensors"
+)
+
+// fault is why something in a model directory is not known. It has no path, since a
+// folder may be moved.
+type fault struct {
+	name   string // of the file
+	reason string // what is wrong and what to do, where asking again gives the same
+	err    error  // the cause, where it has a type
+}
+
+func (e *fault) Error() string { return fmt.Sprint(e.name, ": ", e.reason, e.err) }
+
+func (e *fault) Unwrap() error { return e.err }
+
+func (e *fault) same(o *fault) bool {
+	return (e == nil) == (o == nil) && (e == nil || e.Error() == o.Error())
+}
+
+// lasts reports whether the same file gives the same fault again.
+func (e *fault) lasts() bool { return e.reason != "" }
+
+// in is the fault as an error of a file in a directory.
+func (e *fault) in(dir string) error {
+	path := filepath.Join(dir, e.name)
+	if e.reason == "" {
+		return fmt.Errorf("read weights %q: %w", path, e.err)
+	}
+	return &weights.Unusable{Path: path, Reason: e.reason, Err: e.err}
+}
+
+// makeModel makes a model of the files that were located, and of those of before that
+// were not looked at. Without weights there is none. It gives false where it needs
+// files that were not located.
+func (rd *reading) makeModel() bool {
+	rd.model = nil
+	m := &model{files: make(map[string]*file), cut: rd.cut}
+	if !rd.whole {
+		for name, f := range rd.before.files {
+			if _, ok := rd.looked[name]; !ok {
+				m.files[name] = f
+			}
+		}
+	}
+	for name, at := range rd.located {
+		m.files[name] = rd.file(name, at)
+	}
+	var all []string
+	for name := range m.files {
+		if weights.IsWeights(name) {
+			all = append(all, name)
+		}
+	}
+	if len(all) == 0 {
+		return true
+	}
+	slices.Sort(all)
+	rd.model = m
+	return rd.b.r.x.o.Once || rd.hash(m, all)
+}
+
+// file finds out what a file's stamp is, and has the kernel tell of its changes from
+// then on. Its contents are known if they were before.
+func (rd *reading) file(name string, at located) *file {
+	if at.err != nil {
+		return rd.lost(name, at, at.err)
+	}
+	var old *file
+	if rd.before != nil {
+		old = rd.before.files[name]
+	}
+	if _, dirty := rd.dirty[name]; dirty {
+		old = nil
+	}
+	regular, sys := at.info.Mode.IsRegular(), rd.b.r.sys
+	watching := regular && at.in.kind == local
+	if old != nil && old.keeps(at.info.Stamp) && (old.watch != 0 || !watching) {
+		rd.depend(name, old.watch, "", true)
+		return old
+	}
+	f := &file{stamp: at.info.Stamp}
+	if watching {
+		open, err := sys.open(at.in.dir.Int(), at.base, unix.O_PATH|unix.O_NOFOLLOW)
+		if err != nil {
+			return rd.lost(name, at, err)
+		}
+		defer func() { _ = open.Close() }() // nothing was written
+		rd.watchFile(name, f, open)
+		info, err := sys.stat(open.Int(), "")
+		if err != nil {
+			return rd.lost(name, at, err)
+		}
+		f.stamp, regular = info.Stamp, info.Mode.IsRegular()
+	}
+	if !regular { // what happens in a folder is its own affair
+		f.stamp = stamp.Stamp{Inode: f.stamp.Inode, Device: f.stamp.Device, Mount: f.stamp.Mount}
+	}
+	f.settled = f.stamp.Unsettled(time.Now()) == 0
+	switch {
+	case !utf8.ValidString(name):
+		f.err = &fault{name: name, reason: "has a name that is not UTF-8, which vLLM can't hash; rename it"}
+	case !regular:
+		f.err = &fault{name: name, reason: "is not a regular file; move it out of the model directory"}
+	case old != nil && old.keeps(f.stamp):
+		f.known, f.digest, f.names, f.err = old.known, old.digest, old.names, old.err
+	}
+	return f
+}
+
+// keeps reports whether a file with a stamp has the contents that are known, or the
+// fault.
+func (f *file) keeps(now stamp.Stamp) bool {
+	return f.stamp == now && f.settled && (f.err == nil || f.err.lasts())
+}
+
+// lost is a file that can't be reached.
+func (rd *reading) lost(name string, at located, err error) *file {
+	e := &fault{name: name, err: err}
+	if errors.Is(err, fs.ErrNotExist) && at.text != "" {
+		e.reason = fmt.Sprintf("is a symlink to %q, which does not exist; fetch the model again", at.text)
+	}
+	return &file{err: e}
+}
+
+// watchFile has the kernel tell of a file's changes. Of one that can't be read it
+// doesn't; its folder's watch tells when that changes.
+func (rd *reading) watchFile(name string, f *file, open *fd.FD) {
+	wd, err := rd.watch(open, fileMask)
+	switch {
+	case err == nil:
+		f.watch = wd
+		rd.depend(name, wd, "", true)
+	case !errors.Is(err, unix.EACCES):
+		rd.unseen(err.Error())
+	}
+}
+
+// hash finds out which names the hash covers, reads the headers that aren't known and,
+// where there is nothing against it, takes the hashes of the directory. It gives false
+// where it needs files that were not located.
+func (rd *reading) hash(m *model, all []string) bool {
+	var against *fault
+	m.covered, against = rd.covered(m, all)
+	names := slices.DeleteFunc(slices.Clone(m.covered), func(name string) bool { return m.files[name] == nil })
+	if m.covered == nil {
+		names = all
+	}
+	unknown := slices.DeleteFunc(slices.Clone(names), func(name string) bool { f := m.files[name]; return f.known || f.err != nil })
+	here := func(name string) bool { _, ok := rd.located[name]; return ok }
+	old := rd.before
+	if against != nil || old != nil && old.md5 != "" && slices.Equal(old.covered, m.covered) {
+		if slices.ContainsFunc(unknown, func(name string) bool { return !here(name) }) {
+			return false
+		}
+		rd.headers(m, unknown, newSums())
+		if against != nil {
+			m.err = against
+			return true
+		}
+		if maps.Equal(old.spec(), m.digests()) {
+			m.md5, m.sha256 = old.md5, old.sha256
+			return true
+		}
+	}
+	if !rd.whole {
+		return false
+	}
+	sums := newSums()
+	if m.err = rd.headers(m, names, sums); m.err == nil {
+		m.md5, m.sha256 = sums.hex()
+	}
+	return true
+}
+
+// headers adds headers to sums, by name. The fault is the first of those that can't be
+// read.
+func (rd *reading) headers(m *model, names []string, s sums) (first *fault) {
+	for _, name := range names {
+		f := m.files[name]
+		if f.err == nil {
+			g := *f
+			g.err = rd.contents(name, f, func(r readerAt) error {
+				var err error
+				g.digest, err = s.header(r, name, f.stamp.Size, rd.b.r.buf)
+				return err
+			})
+			if g.known = g.err == nil; !g.known {
+				g.digest = digest{}
+			}
+			f = &g
+			m.files[name] = f
+		}
+		if first == nil {
+			first = f.err
+		}
+	}
+	return first
+}
+
+// digests are those of the files that the hash covers.
+func (m *model) digests() spec {
+	s := make(spec, len(m.covered))
+	for _, name := range m.covered {
+		if f := m.files[name]; f != nil && f.known {
+			s[name] = f.digest
+		}
+	}
+	return s
+}
+
+// covered gives the names that the hash covers, nil where that isn't known, and what
+// there is against the hash.
+func (rd *reading) covered(m *model, all []string) ([]string, *fault) {
+	index := m.files[weights.ShardIndexName]
+	switch {
+	case m.cut:
+		return nil, &fault{reason: "has more files than are looked at; remove what is not part of the model"}
+	case index == nil:
+		return all, nil
+	case index.err == nil && !index.known:
+		i := *index
+		i.names, i.err = rd.shards(index)
+		i.known = i.err == nil
+		index = &i
+		m.files[weights.ShardIndexName] = index
+	}
+	if index.err != nil {
+		return nil, index.err
+	}
+	var bad *weights.Unusable
+	if err := weights.Covered(weights.ShardIndexName, index.names, all); errors.As(err, &bad) {
+		return index.names, &fault{name: weights.ShardIndexName, reason: bad.Reason, err: bad.Err}
+	}
+	return index.names, nil
+}
+
+// From largeIndex bytes on a shard index waits until few others are in memory.
+const (
+	largeIndex = 1 << 20
+	largeSlots = 2
+)
+
+// shards reads the shard index.
+func (rd *reading) shards(f *file) (names []string, e *fault) {
+	const name = weights.ShardIndexName
+	if f.stamp.Size > weights.MaxShardIndex {
+		return nil, &fault{name: name, reason: fmt.Sprintf("is over the limit of %d bytes", weights.MaxShardIndex)}
+	}
+	if f.stamp.Size > largeIndex {
+		select {
+		case rd.b.r.x.large <- struct{}{}:
+			defer func() { <-rd.b.r.x.large }()
+		case <-time.After(rd.b.r.x.o.HungAfter): // what is in memory may hang
+			rd.unseen("too many large files are being read")
+			return nil, &fault{name: name, err: errors.New("too many large files are being read")}
+		}
+	}
+	e = rd.contents(name, f, func(r readerAt) error {
+		b := make([]byte, f.stamp.Size)
+		if _, err := r.ReadAt(b, 0); err != nil {
+			return err
+		}
+		var err error
+		if names, err = weights.ParseShardIndex(b); err != nil {
+			return &fault{name: name, reason: err.Error() + "; fetch it again"}
+		}
+		return nil
+	})
+	return names, e
+}
+
+// contents reads a file that was located and must not change meanwhile.
+func (rd *reading) contents(name string, f *file, read func(readerAt) error) *fault {
+	at, sys := rd.located[name], rd.b.r.sys
+	open, err := sys.open(at.in.dir.Int(), at.base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return rd.unreadable(name, err)
+	}
+	defer func() { _ = open.Close() }() // nothing was written
+	same := func() error {
+		info, err := sys.stat(open.Int(), "")
+		if err == nil && f.stamp != info.Stamp {
+			err = errWritten
+		}
+		return err
+	}
+	if err = same(); err == nil {
+		if err = read(readerAt{sys, open.Int()}); err == nil {
+			err = same()
+		}
+	}
+	var bad *safetensors.FormatError
+	var e *fault
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		return e
+	case errors.As(err, &bad):
+		return &fault{name: name, reason: err.Error() + "; the file is damaged or not complete, fetch it again", err: err}
+	}
+	return rd.unreadable(name, err)
+}
+
+var errWritten = errors.New("it is being written")
+
+// unreadable is a fault that may pass. The kernel tells when the permissions or the
+// contents change, and of nothing else.
+func (rd *reading) unreadable(name string, err error) *fault {
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errWritten) {
+		rd.unseen(fmt.Sprintf("%s could not be read: %v", name, err))
+	}
+	return &fault{name: name, err: err}
+}

@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package index
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+)
+
+// ErrClosed is the error of a look-up in an index that was closed.
+var ErrClosed = errors.New("look up checkpoint: the index of model directories is closed")
+
+// memory is the last answer for a hash.
+type memory struct {
+	hash    string
+	answer  Answer
+	seq     uint64         // up to this change the answer is certainly the same; 0: none
+	hung    map[*root]bool // which roots were hung
+	spec    spec           // nil where no directory of the hash was known yet
+	lost    uint64         // the number of the last change by which a directory stopped having the hash
+	waiters int
+}
+
+// maxMemory is more than the hashes that engines of one machine ask for.
+const maxMemory = 1000
+
+// remember gives the memory of a hash. Precondition: x.mu is held.
+func (x *Index) remember(hash string) *memory {
+	c := x.memory[hash]
+	if c == nil {
+		if len(x.memory) >= maxMemory {
+			maps.DeleteFunc(x.memory, func(_ string, c *memory) bool { return c.waiters == 0 })
+		}
+		c = &memory{hash: hash}
+		x.memory[hash] = c
+		for f := range x.byHash[hash] {
+			c.spec = f.model.spec()
+			break
+		}
+	}
+	return c
+}
+
+// Lookup gives the directories of a checkpoint hash, MD5 or SHA-256 in lower-case hex,
+// as they are at the moment of the call or later. It waits, until ctx is done, for what
+// is being read and may matter; then, too, it gives what is known, and names the rest
+// among the unsure directories and the roots. The error is for what isn't a hash, or
+// [ErrClosed].
+func (x *Index) Lookup(ctx context.Context, hash string) (Answer, error) {
+	if err := checkHash(hash); err != nil {
+		return Answer{}, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := x.remember(hash)
+	c.waiters++
+	defer func() { c.waiters-- }()
+	for {
+		x.drain()
+		upTo := x.seq
+		ok := x.await(ctx, upTo, c.matters)
+		if x.closed {
+			return Answer{}, ErrClosed
+		}
+		if ok && c.lost > upTo { // it may have moved to where it wasn't seen, see lose
+			continue
+		}
+		x.drain()
+		x.conclude(c, upTo)
+		return c.answer, nil
+	}
+}
+
+// conclude makes what is known the answer. Precondition: x.mu is held.
+func (x *Index) conclude(c *memory, upTo uint64) {
+	hung := make(map[*root]bool)
+	for _, r := range x.roots {
+		if h, _ := r.hung(); h {
+			hung[r] = true
+		}
+	}
+	a := x.evaluate(c, upTo, hung)
+	if c.answer.Version == 0 || !a.equal(&c.answer) {
+		x.version++
+		a.Version = x.version
+		c.answer = a
+	}
+	c.hung, c.seq = hung, 0
+	if pending, _ := x.pending(math.MaxUint64, c.matters); !pending {
+		c.seq = x.seq
+	}
+}
+
+// Current reports whether [Index.Lookup] would still give the answer of a version. It
+// takes changes over that the kernel has told of, and waits for nothing: a change that
+// may matter and has not been read yet makes it false. A root that has become hung
+// since counts as unchanged.
+func (x *Index) Current(hash string, version uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drain()
+	c := x.memory[hash]
+	switch {
+	case c == nil || c.answer.Version != version || x.closed:
+		return false
+	case c.seq == x.seq:
+		return true
+	}
+	if pending, _ := x.pending(math.MaxUint64, c.matters); pending {
+		return false
+	}
+	hung := make(map[*root]bool)
+	for r := range c.hung {
+		if h, _ := r.hung(); h {
+			hung[r] = true
+		}
+	}
+	if a := x.evaluate(c, math.MaxUint64, hung); !a.equal(&c.answer) {
+		return false
+	}
+	c.seq = x.seq
+	return true
+}
+
+// matters reports whether a folder of which contents of files have changed may have
+// the hash, or have had it.
+func (c *memory) matters(f *folder) bool {
+	return f.model != nil && (f.model.has(c.hash) || !f.model.excluded(c.spec, f.changed()...))
+}
+
+// changed are the files whose contents have changed since they were read.
+func (f *folder) changed() []map[string]struct{} {
+	var list []map[string]struct{}
+	for _, t := range []*task{f.task, f.reading} {
+		if t != nil && len(t.files) > 0 {
+			list = append(list, t.files)
+		}
+	}
+	return list
+}
+
+// evaluate words what is known of a hash. Of changes up to a number that are not read
+// yet it says so. Precondition: x.mu is held.
+func (x *Index) evaluate(c *memory, upTo uint64, hung map[*root]bool) Answer {
+	found := make(claims)
+	for f := range x.byHash[c.hash] {
+		found.addFolder(f, c, upTo, hung)
+	}
+	for f := range x.doubtful {
+		found.addFolder(f, c, upTo, hung)
+	}
+	var roots []Root
+	for _, r := range x.roots {
+		for _, f := range r.batch {
+			found.addFolder(f, c, upTo, hung)
+		}
+		for _, f := range r.queue {
+			found.addFolder(f, c, upTo, hung)
+		}
+		s := r.now(hung[r], upTo)
+		if s.State != Complete && s.State != Missing {
+			roots = append(roots, Root{Path: s.Path, Added: s.Added, State: s.State, Reason: s.Reason, Since: s.Since})
+		}
+	}
+	a := found.answer()
+	a.Roots = roots
+	a.sort()
+	return a
+}
+
+// Why a directory is unsure although its files were readable.
+var (
+	errReading = errors.New("it has changed and is being read")
+	errHung    = errors.New("its file system does not answer")
+)
+
+// addFolder adds a folder that may have the hash.
+func (m claims) addFolder(f *folder, c *memory, upTo uint64, hung map[*root]bool) {
+	if f.dropped || f.root.removed || f.model == nil {
+		return
+	}
+	has := f.model.has(c.hash)
+	if !has && f.model.excluded(c.spec, f.changed()...) {
+		return
+	}
+	cl := claim{path: f.path, links: f.pathLinks, sure: has, edition: f.model.edition}
+	switch {
+	case hung[f.root] && (f.blind != "" || f.unread(math.MaxUint64)):
+		cl.sure, cl.err = false, errHung
+	case f.unread(upTo):
+		cl.sure, cl.err = false, errReading
+	case has:
+	case f.model.err != nil:
+		cl.err = f.model.err.in(f.path)
+	default:
+		return // it has another hash
+	}
+	m.add(f.key, cl)
+}
+
+// unread reports whether changes up to a number have not been read.
+func (f *folder) unread(upTo uint64) bool {
+	return f.task != nil && f.task.since <= upTo || f.reading != nil && f.reading.since <= upTo
+}
+
+// Model is a folder with weights.
+type Model struct {
+	Path  string
+	Bytes int64 // about what the model takes as a whole, by the sizes of its files
+}
+
+// Models lists the model directories, by path. It waits as Lookup does.
+func (x *Index) Models(ctx context.Context) []Model {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drain()
+	x.await(ctx, x.seq, func(*folder) bool { return true })
+	found := make(claims)
+	sizes := make(map[string]int64)
+	for _, r := range x.roots {
+		for f := range r.known {
+			found.add(f.key, claim{path: f.path, links: f.pathLinks, sure: true})
+			sizes[f.path] = f.model.bytes()
+		}
+	}
+	a := found.answer()
+	a.sort()
+	var list []Model
+	for _, d := range a.Dirs {
+		list = append(list, Model{Path: d.Path, Bytes: sizes[d.Path]})
+	}
+	return list
+}

@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package index
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// What is watched. Files are watched themselves, and not by their folder: a change
+// by another hard link is only told of the file, and a download into a folder whose
+// names do not matter makes no noise. IN_CLOSE_WRITE is for what was written through
+// a shared mapping, which makes no other event; IN_MOVE_SELF, since a move changes the
+// stamp, also of another hard link.
+const (
+	folderMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
+		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	fileMask = unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
+)
+
+// event is one of inotify(7).
+type event struct {
+	watch int32
+	mask  uint32
+	name  string // "" for the watched file or folder itself
+}
+
+// notifier is the kernel's queue of events, and its word that a file system was
+// mounted or unmounted.
+type notifier struct {
+	queue  *fd.FD // inotify, nil where there is none
+	err    error  // why
+	mounts *fd.FD // /proc/self/mountinfo, nil where it can't be opened
+	polled [2]unix.PollFd
+	buf    []byte
+	add    func(queue int, path string, mask uint32) (int, error) // inotify_add_watch
+}
+
+// newNotifier opens the queue. Without it everything has to be polled.
+func newNotifier() *notifier {
+	n := &notifier{add: unix.InotifyAddWatch, buf: make([]byte, 64<<10)}
+	if q, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
+		n.err = fmt.Errorf("inotify: %w; fs.inotify.max_user_instances may be too small", err)
+	} else if n.queue, err = fd.New(q); err != nil {
+		n.err = err
+	}
+	n.mounts = openMounts()
+	return n
+}
+
+func openMounts() *fd.FD {
+	f, err := linux{}.open(unix.AT_FDCWD, mountinfo, unix.O_RDONLY)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+func (n *notifier) close() {
+	for _, f := range []*fd.FD{n.queue, n.mounts} {
+		if f != nil {
+			_ = f.Close() // nothing was written
+		}
+	}
+}
+
+// watch watches an open file or folder, whatever its path. An inode has one number,
+// however often it is watched. It is safe for concurrent use.
+func (n *notifier) watch(f *fd.FD, mask uint32) (int32, error) {
+	if n.queue == nil {
+		return 0, n.err
+	}
+	wd, err := n.add(n.queue.Int(), fmt.Sprintf("/proc/self/fd/%d", f.Int()), mask)
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return 0, errors.New("the limit of watches is reached, raise fs.inotify.max_user_watches")
+	case err != nil:
+		return 0, fmt.Errorf("inotify: %w", err)
+	}
+	return int32(wd), nil
+}
+
+// unwatch ends a watch. One that has ended by itself is no error.
+func (n *notifier) unwatch(wd int32) {
+	if n.queue != nil {
+		_, _ = unix.InotifyRmWatch(n.queue.Int(), uint32(wd)) // EINVAL: its inode is gone
+	}
+}
+
+// drain gives every event that was queued before the call, and reports whether
+// mounts have changed since the last call. It does not wait. One call at a time.
+func (n *notifier) drain(each func(event)) (mounts bool) {
+	n.polled[0] = unix.PollFd{Fd: number(n.mounts), Events: unix.POLLPRI}
+	n.polled[1] = unix.PollFd{Fd: number(n.queue), Events: unix.POLLIN}
+	k, err := unix.Poll(n.polled[:], 0)
+	for errors.Is(err, unix.EINTR) {
+		k, err = unix.Poll(n.polled[:], 0)
+	}
+	if err != nil || k == 0 {
+		return false
+	}
+	for n.polled[1].Revents&unix.POLLIN != 0 {
+		k, err := unix.Read(n.queue.Int(), n.buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || k <= 0 {
+			break // EAGAIN: there are no more
+		}
+		parseEvents(n.buf[:k], each)
+		if k < len(n.buf)/2 { // the largest event takes some 300 bytes: there were no more
+			break
+		}
+	}
+	return n.polled[0].Revents&unix.POLLPRI != 0
+}
+
+// number is that of a descriptor, or one that poll(2) passes over.
+func number(f *fd.FD) int32 {
+	if f == nil {
+		return -1
+	}
+	return int32(f.Int())
+}
+
+// parseEvents reads what inotify gives: number, mask, cookie and length of the name,
+// four bytes each, and the name, filled up with zeros.
+func parseEvents(b []byte, each func(event)) {
+	const fixed = unix.SizeofInotifyEvent
+	for len(b) >= fixed {
+		e := event{watch: int32(binary.NativeEndian.Uint32(b)), mask: binary.NativeEndian.Uint32(b[4:])}
+		n := binary.NativeEndian.Uint32(b[12:])
+		b = b[fixed:]
+		if int64(n) > int64(len(b)) {
+			return
+		}
+		name, _, _ := bytes.Cut(b[:n], []byte{0})
+		e.name, b = string(name), b[n:]
+		each(e)
+	}
+}
