@@ -73,7 +73,7 @@ func (c *Cache) status() []Status {
 
 func (e *Entry) status() Status {
 	s := Status{
-		ID: e.id, Key: e.want.Key, State: Loading, Model: e.want.Dir, Bytes: e.bytes(), Engines: e.engineList(),
+		ID: e.id, Key: e.want.Key, State: Loading, Model: e.want.Dir, Sure: e.want.By, Bytes: e.bytes(), Engines: e.engineList(),
 		Waiting: e.waiting, Started: e.started, Used: e.started, Progress: e.progress,
 	}
 	if e.ready {

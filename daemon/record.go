@@ -105,11 +105,13 @@ func (s *Server) find(ctx context.Context, key fingerprint.Key, choose func(cont
 		m.Sure = string(choice.Sure)
 		m.Directories = append([]string{choice.Dir}, slices.DeleteFunc(m.Directories, func(d string) bool { return d == choice.Dir })...)
 	}
-	m.Held = s.alike(key)
+	if out.Before == "" {
+		m.Held = s.alike(key)
+	}
 	switch {
 	case err != nil:
 	case out.Stale != "":
-		m.Reason, m.Message, m.Held = control.MissChanged, out.Stale, nil
+		m.Reason, m.Message = control.MissChanged, out.Stale
 	case out.Before == cache.Loading:
 		m.Reason = control.MissLoading
 	case m.Held != nil && otherOptions(key, m.Held.Fingerprint):

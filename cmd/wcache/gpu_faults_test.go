@@ -181,7 +181,7 @@ func testStoreFull(t *testing.T, dir string) {
 	p := r.gets("llama-tp1r0")
 	r.faults("FAKE_CUDA_FAIL=cuInit:1:kill") // no loader is started
 	_, answer := r.ask("0.33.0-get_state-llama-tp2r1")
-	r.like(answer, "error: make room: keep descriptors: 4 are needed and FileDescriptorStoreMax=3: raise it in a drop-in (systemctl --user edit wcache@.service)")
+	r.like(answer, "error: make room: keep descriptors: 5 are needed and FileDescriptorStoreMax=3: raise it in a drop-in (systemctl --user edit wcache@.service)")
 	p.end()
 }
 

@@ -126,7 +126,9 @@ func (m *manager) names() string {
 	defer m.mu.Unlock()
 	var list []string
 	for _, s := range m.held {
-		list = append(list, s.name[:2])
+		if s.name != "a-engines" { // there is always one
+			list = append(list, s.name[:2])
+		}
 	}
 	slices.Sort(list)
 	return strings.Join(list, " ")

@@ -35,9 +35,9 @@ func TestPrintStatus(t *testing.T) {
 		Device: control.Device{Kind: "host"}, Bytes: 79 << 30, Counts: control.Counts{Hits: 4, Loads: 3, Failed: 2, Refused: 1},
 		Problems: []string{"read configuration: /etc/wcache/wcache.toml:3: unknown key \"bugdet\""},
 		Entries: []control.Entry{
-			{Key: strings.Repeat("7c", 32), Model: "/models/Qwen3-30B-A3B", State: "ready", Bytes: 57 << 30, Pinned: true, Engines: engine, Used: now.Add(-time.Second)},
+			{Key: strings.Repeat("7c", 32), Model: "/models/Qwen3-30B-A3B", Sure: "engine", State: "ready", Bytes: 57 << 30, Pinned: true, Engines: engine, Used: now.Add(-time.Second)},
 			{Key: strings.Repeat("b0", 32), Model: "/models/bge-m3", State: "leaving", Bytes: 1 << 30, Used: now.Add(-41 * time.Minute)},
-			{Key: strings.Repeat("e9", 32), Model: "/models/Llama-3.1-8B", State: "loading", Bytes: 15 << 30, Used: now, Fingerprint: key,
+			{Key: strings.Repeat("e9", 32), Model: "/models/Llama-3.1-8B", Sure: "pin", State: "loading", Bytes: 15 << 30, Used: now, Fingerprint: key,
 				Progress: &control.Progress{Done: 62 << 30, Total: 100 << 30, Seconds: 31}},
 		},
 	}
@@ -51,10 +51,10 @@ socket        /run/user/1000/vllm_weight_cache/host.sock
 memory        79.0 GiB cached in host memory
 requests      4 from memory, 3 loaded, 2 failed, 1 refused
 
-KEY            MODEL           RANK            SIZE       STATE           ENGINES   USED
-7c7c7c7c7c7c   Qwen3-30B-A3B   tp 0/1          57.0 GiB   ready, pinned   1         now
-b0b0b0b0b0b0   bge-m3          tp 0/1          1.0 GiB    leaving         0         41 min ago
-e9e9e9e9e9e9   Llama-3.1-8B    tp 1/2 pp 0/2   15.0 GiB   loading 62 %    0         now, 2.0 GiB/s
+KEY            MODEL           SURE BY   RANK            SIZE       STATE           ENGINES   USED
+7c7c7c7c7c7c   Qwen3-30B-A3B   engine    tp 0/1          57.0 GiB   ready, pinned   1         now
+b0b0b0b0b0b0   bge-m3          -         tp 0/1          1.0 GiB    leaving         0         41 min ago
+e9e9e9e9e9e9   Llama-3.1-8B    pin       tp 1/2 pp 0/2   15.0 GiB   loading 62 %    0         now, 2.0 GiB/s
 
 # read configuration: /etc/wcache/wcache.toml:3: unknown key "bugdet"
 # daemon 0.3.0, client 0.3.1: systemctl --user restart wcache@host.service keeps the weights
