@@ -102,8 +102,24 @@ type Status struct {
 	GPU      *GPU      `json:"gpu,omitempty"` // none of a host instance, or before anything was asked
 	Problems []string  `json:"problems"`      // what is wrong now, such as a broken configuration
 	Bytes    int64     `json:"bytes"`         // on the device, of all entries
+	Roots    []Root    `json:"roots,omitempty"`
 	Counts   Counts    `json:"counts"`
 	Entries  []Entry   `json:"entries"`
+}
+
+// Root is a folder in which models are looked for.
+type Root struct {
+	Path string `json:"path"`
+	// State is "complete", "searching", "partial", "hung" or "missing". What is below a
+	// root that is not complete may be a twin of any model: an engine whose process
+	// doesn't say its model is refused then.
+	State   string    `json:"state"`
+	Reason  string    `json:"reason,omitempty"` // why it isn't complete
+	Polled  string    `json:"polled,omitempty"` // why it is walked again and again; changes show after some seconds
+	Folders int       `json:"folders"`
+	Models  int       `json:"models"`
+	Walked  time.Time `json:"walked,omitzero"` // when the last walk ended
+	Seconds float64   `json:"walk_seconds"`    // that it took
 }
 
 // Version is that of the program that asks and of the daemon.
@@ -161,8 +177,8 @@ type Counts struct {
 
 // Entry is one rank of a model.
 type Entry struct {
-	Key         string          `json:"key"` // 64 hexadecimal digits
-	Model       string          `json:"model"`
+	Key   string `json:"key"` // 64 hexadecimal digits
+	Model string `json:"model"`
 	// Sure is by what it was certain, at the load, that an engine means this directory:
 	// engine (the engine was started with it), name (the request names it), revision,
 	// pin, content (all directories that fit are equal) or only (no other is known).

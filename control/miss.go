@@ -35,7 +35,7 @@ type Miss struct {
 	Reason  string    `json:"reason"`
 	Seconds float64   `json:"seconds"` // until it was answered
 	// Field is that of the key on which a no hangs, "" if none is known.
-	Field   string `json:"field,omitempty"`
+	Field string `json:"field,omitempty"`
 	// Sure is by what the directory was certain: engine, name, revision, pin, content or
 	// only; "" where none was.
 	Sure    string `json:"sure,omitempty"`

@@ -11,11 +11,13 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/weights/index"
 )
 
 // status is the instance as a client sees it, all but the client's version.
 func (s *Server) status() control.Status {
 	entries, stats := s.cache.Status()
+	roots := s.roots()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := control.Status{
@@ -37,6 +39,8 @@ func (s *Server) status() control.Status {
 			out.Problems = append(out.Problems, err.Error())
 		}
 	}
+	out.Roots = roots
+	out.Problems = append(out.Problems, rootProblems(roots)...)
 	for _, e := range entries {
 		out.Bytes += e.Bytes
 		out.Entries = append(out.Entries, entry(e))
@@ -45,6 +49,35 @@ func (s *Server) status() control.Status {
 		}
 	}
 	return out
+}
+
+// roots are the folders in which models are looked for.
+func (s *Server) roots() []control.Root {
+	var list []control.Root
+	for _, r := range s.o.Index.Roots() {
+		if r.Added {
+			continue // one model directory, which requests have named
+		}
+		list = append(list, control.Root{
+			Path: r.Path, State: string(r.State), Reason: r.Reason, Polled: r.Polled,
+			Folders: r.Dirs, Models: r.Models, Walked: r.Walked.UTC(), Seconds: r.Took.Seconds(),
+		})
+		if r.Walked.IsZero() {
+			list[len(list)-1].Walked = time.Time{}
+		}
+	}
+	return list
+}
+
+// rootProblems are the roots that are not searched whole, and won't be by themselves.
+func rootProblems(roots []control.Root) []string {
+	var list []string
+	for _, r := range roots {
+		if r.State == string(index.Partial) || r.State == string(index.Hung) {
+			list = append(list, fmt.Sprintf("root %s is not searched whole: %s; an engine whose process doesn't say its model is refused", r.Path, r.Reason))
+		}
+	}
+	return list
 }
 
 func entry(e cache.Status) control.Entry {
