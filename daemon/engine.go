@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
-	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
@@ -104,21 +102,21 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		return
 	}
 	defer hold.Release()
-	payload, err := s.state(request, hold, p)
+	message, done, err := s.state(ctx, request, hold, p)
 	if err != nil {
 		log.Error("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err))
 		return
 	}
+	defer done()
 	if err := s.attach(hold, p.engine()); err != nil {
 		log.Warn("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err)) // if it hasn't ended
 		return
 	}
-	// What is attached needs no hold, and an engine that releases as soon as it has
-	// read the answer must find none.
-	hold.Release()
-	if err := s.reply(conn, payload); err != nil {
+	// What is attached needs no hold but for what is read from its segments, and an
+	// engine that releases as soon as it has read the answer must find none.
+	if err := s.send(conn, message, hold.Release); err != nil {
 		log.Warn("get_state not answered", "err", err)
 		return
 	}
@@ -140,17 +138,6 @@ func (s *Server) barred(p peer) error {
 		mend += fmt.Sprintf(", or set handles = %q in wcache.toml", other)
 	}
 	return fmt.Errorf("the engine %s it can't reach this process's memory: %s", what, mend)
-}
-
-// state is the reply that hands out an entry.
-func (s *Server) state(request *protocol.Request, hold *cache.Hold, p peer) ([]byte, error) {
-	form, err := s.form(request, hold, p)
-	if err != nil {
-		return nil, err
-	}
-	return protocol.EncodeState(protocol.State{
-		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: s.o.UUID,
-	}, form)
 }
 
 // watch keeps a connection until the engine or the server ends. The engine only
@@ -206,24 +193,4 @@ func (s *Server) untilHangup(ctx context.Context, conn *net.UnixConn) (context.C
 		_ = conn.SetReadDeadline(time.Now())
 		<-done
 	}
-}
-
-// answer replies and logs if that can't be done: the request ends here.
-func (s *Server) answer(conn *net.UnixConn, p peer, payload []byte) {
-	if err := s.reply(conn, payload); err != nil {
-		s.log.Warn("reply not written", "pid", p.pid, "err", err)
-	}
-}
-
-// slowest is how fast, in bytes a second, an engine takes a reply at the least. It
-// has time for that beside the request's: the reply may be a model by value.
-const slowest = 100 << 20
-
-// reply writes a reply within its time.
-func (s *Server) reply(conn *net.UnixConn, payload []byte) error {
-	limit := time.Duration(s.configuration().RequestTimeout) + time.Duration(len(payload)/slowest)*time.Second
-	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-		return fmt.Errorf("write reply: %w", err)
-	}
-	return protocol.WriteFrame(conn, payload)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
@@ -100,6 +101,7 @@ type Server struct {
 	slots    chan struct{} // a token a connection
 	dirty    chan struct{} // a token when the manifest has to be written
 	shown    chan struct{} // a token when the status line has to be told
+	replies  *quota.Quota  // bytes of replies that are being written
 
 	gpu     guard
 	choices choices
@@ -134,7 +136,7 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, attached: engines, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
