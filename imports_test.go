@@ -23,6 +23,7 @@ var allowed = map[string][]string{
 	"tensor":               {},
 	"stamp":                {},
 	"internal/fd":          {},
+	"internal/logqueue":    {},
 	"internal/quota":       {},
 	"internal/testmain":    {"internal/fd"},
 	"attached":             {"internal/fd"},

@@ -63,18 +63,23 @@ func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cac
 		return nil, nil, fmt.Errorf("make reply: %w", err)
 	}
 	m, err = protocol.EncodeState(state, form)
-	var long *protocol.FrameSizeError
-	if errors.As(err, &long) && s.byValue() {
-		err = &resolve.Refusal{
-			Field: "checkpoint", Reason: fmt.Sprintf("a reply by value has at most %d bytes, and this one has %d", long.Limit, long.Bytes),
-			Hint: `set handles = "mapped" in wcache.toml`,
-		}
-	}
 	if err != nil {
 		done()
-		return nil, nil, err
+		return nil, nil, tooLong(err)
 	}
 	return m, done, nil
+}
+
+// tooLong makes a lasting no of the error of a reply that no engine would take.
+func tooLong(err error) error {
+	var long *protocol.FrameSizeError
+	if !errors.As(err, &long) {
+		return err
+	}
+	return &resolve.Refusal{
+		Field: "checkpoint", Reason: fmt.Sprintf("a reply by value has at most %d bytes, and this one has %d", long.Limit, long.Bytes),
+		Hint: `set handles = "mapped" in wcache.toml`,
+	}
 }
 
 // errUnread is the error of a reply that there is no memory for.

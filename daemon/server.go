@@ -74,7 +74,9 @@ type Options struct {
 	Health    loader.Options      // starts the child that looks how a GPU is; no command: nobody does
 	Env       func(string) string // leads to the Hugging Face cache; nil: os.Getenv
 	Log       *slog.Logger        // nil: slog.Default()
-	Store     cache.Store         // keeps descriptors for the next process; nil: there is none
+	// LogProblem says what is wrong with the log, "" for nothing. Nil: nothing ever is.
+	LogProblem func() string
+	Store      cache.Store // keeps descriptors for the next process; nil: there is none
 	// CheckSegment reports why a descriptor that was kept is not a segment of the
 	// device. Nil: it is not looked at.
 	CheckSegment func(device.Segment) error
@@ -135,6 +137,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.LogProblem == nil {
+		o.LogProblem = func() string { return "" }
 	}
 	s := &Server{o: o, log: o.Log, attached: engines, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())

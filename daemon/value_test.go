@@ -176,6 +176,16 @@ func TestReplyMemory(t *testing.T) {
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 }
 
+// A model that no reply can hold is a lasting no.
+func TestTooLong(t *testing.T) {
+	t.Parallel()
+	i := start(t, nil)
+	err := fmt.Errorf("encode reply: %w", &protocol.FrameSizeError{Bytes: 1<<34 + 1, Limit: protocol.MaxReply})
+	r, err := protocol.DecodeReply(i.refuse(tooLong(err)))
+	do(t, err)
+	wantAnswer(t, r, `mismatch: checkpoint; a reply by value has at most 17179869184 bytes, and this one has 17179869185 (set handles = "mapped" in wcache.toml)`)
+}
+
 // pair is a connected pair of sockets.
 func pair(t *testing.T) (ours, theirs *net.UnixConn) {
 	t.Helper()
