@@ -16,21 +16,22 @@ import (
 )
 
 // serveEngine answers one request of an engine.
-func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, role Role) {
-	limit := s.beginRead(ctx, conn)
-	frame, err := protocol.ReadFrame(conn, protocol.MaxRequest)
+func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, role Role, v *visitor) {
 	var request *protocol.Request
-	if err == nil {
-		request, err = protocol.DecodeRequest(frame)
-	}
-	if err != nil {
-		if err = unread(ctx, err, limit); err != nil {
-			s.log.Warn("request refused", "pid", p.pid, "role", role, "err", err)
-			_ = s.reply(conn, protocol.Error(err.Error())) // it may be gone
+	came, err := s.await(conn, v, func() error {
+		frame, err := protocol.ReadFrame(conn, protocol.MaxRequest)
+		if err == nil {
+			request, err = protocol.DecodeRequest(frame)
 		}
+		return err
+	})
+	if err != nil {
+		s.log.Warn("request refused", "pid", p.pid, "role", role, "err", err)
+		_ = s.reply(conn, protocol.Error(err.Error())) // it may be gone
+	}
+	if !came {
 		return
 	}
-	_ = conn.SetReadDeadline(time.Time{})
 	switch request.Cmd {
 	case protocol.GetState:
 		s.getState(ctx, conn, p, role, request)
@@ -51,17 +52,6 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, ro
 		s.log.Warn("request refused", "pid", p.pid, "role", role, "cmd", request.Cmd)
 		s.answer(conn, p, protocol.UnknownCommand(request.Cmd))
 	}
-}
-
-// beginRead gives a connection the time in which its request has to come whole.
-// A connection that is closed shows at the read.
-func (s *Server) beginRead(ctx context.Context, conn *net.UnixConn) time.Duration {
-	limit := time.Duration(s.configuration().RequestTimeout)
-	_ = conn.SetReadDeadline(time.Now().Add(limit))
-	if ctx.Err() != nil { // the server's end has set an earlier one
-		_ = conn.SetReadDeadline(time.Now())
-	}
-	return limit
 }
 
 // getState finds or loads what the key names and hands it out.
@@ -89,6 +79,13 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
 		return
 	}
+	if !s.crowd.states.take() {
+		err := s.crowd.states.full()
+		log.Warn("get_state refused", "err", err)
+		s.answer(conn, p, s.refuse(err))
+		return
+	}
+	defer s.crowd.states.leave()
 	s.gpu.look(s.ctx, lookEvery)
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
@@ -143,6 +140,13 @@ func (s *Server) barred(p peer) error {
 // watch keeps a connection until the engine or the server ends. The engine only
 // reads, and takes the end of the connection for the end of the weights' keeper.
 func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
+	if !s.crowd.watches.take() {
+		err := s.crowd.watches.full() // an engine goes on without one
+		s.log.Warn("watch refused", "pid", p.pid, "err", err)
+		s.answer(conn, p, protocol.Error(err.Error()))
+		return
+	}
+	defer s.crowd.watches.leave()
 	if err := s.reply(conn, protocol.OK()); err != nil {
 		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
 		return

@@ -40,9 +40,6 @@ const (
 	Control Role = "control"
 )
 
-// maxConns is the most connections that are served at once, watches included.
-const maxConns = 4096
-
 // idleEvery is how often the server looks whether it is idle.
 const idleEvery = 500 * time.Millisecond
 
@@ -100,7 +97,7 @@ type Server struct {
 	end      context.CancelFunc
 	conns    sync.WaitGroup
 	keepers  sync.WaitGroup
-	slots    chan struct{} // a token a connection
+	crowd    *crowd
 	dirty    chan struct{} // a token when the manifest has to be written
 	shown    chan struct{} // a token when the status line has to be told
 	replies  *quota.Quota  // bytes of replies that are being written
@@ -141,7 +138,7 @@ func New(o Options) (*Server, error) {
 	if o.LogProblem == nil {
 		o.LogProblem = func() string { return "" }
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -274,7 +271,7 @@ func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
 	}
 	for _, l := range listeners {
 		accepting.Go(func() {
-			if err := s.accept(ctx, l); err != nil {
+			if err := s.accept(l); err != nil {
 				failed <- err
 			}
 		})
@@ -304,12 +301,16 @@ func (s *Server) idle() bool {
 	s.mu.Lock()
 	after, last := time.Duration(s.config.IdleExit), s.last
 	s.mu.Unlock()
-	return s.o.Activated && after > 0 && len(s.slots) == 0 && time.Since(last) >= after && s.cache.Empty()
+	return s.o.Activated && after > 0 && s.crowd.open.Load() == 0 && time.Since(last) >= after && s.cache.Empty()
 }
 
-// accept serves what connects until the listener's deadline, or until ctx is done
-// while the most connections are being served.
-func (s *Server) accept(ctx context.Context, l Listener) error {
+// accept serves what connects until the listener's deadline. It keeps no connection
+// waiting for another.
+func (s *Server) accept(l Listener) error {
+	lobby := &s.crowd.engines
+	if l.Role == Control {
+		lobby = &s.crowd.control
+	}
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -318,30 +319,30 @@ func (s *Server) accept(ctx context.Context, l Listener) error {
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM),
 			errors.Is(err, unix.ECONNABORTED):
 			s.log.Error("cannot accept", "err", err)
+			lobby.sendAway()
 			time.Sleep(100 * time.Millisecond) // until others have closed theirs
 			continue
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
-		select {
-		case s.slots <- struct{}{}:
-		case <-ctx.Done():
-			return conn.Close()
-		}
+		s.crowd.open.Add(1)
+		visitor := lobby.enter(s.ctx)
 		s.conns.Go(func() {
-			s.serve(conn, l.Role)
+			s.serve(conn, l.Role, visitor)
+			visitor.leave()
+			visitor.end(nil)
 			if l.Role != Control { // asking keeps nothing awake
 				s.mu.Lock()
 				s.last = time.Now()
 				s.mu.Unlock()
 			}
-			<-s.slots
+			s.crowd.open.Add(-1)
 		})
 	}
 }
 
 // serve has one connection from its first byte to its end.
-func (s *Server) serve(conn *net.UnixConn, role Role) {
+func (s *Server) serve(conn *net.UnixConn, role Role, v *visitor) {
 	defer func() { _ = conn.Close() }()
 	ctx := s.ctx
 	// When the server ends, a peer that says nothing isn't waited for.
@@ -356,8 +357,8 @@ func (s *Server) serve(conn *net.UnixConn, role Role) {
 		return
 	}
 	if role == Control {
-		s.serveControl(ctx, conn, p)
+		s.serveControl(ctx, conn, p, v)
 		return
 	}
-	s.serveEngine(ctx, conn, p, role)
+	s.serveEngine(ctx, conn, p, role, v)
 }
