@@ -36,7 +36,10 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 		}
 	}
 	var request control.Request
-	came, err := s.await(conn, v, func() error { return control.Read(bufio.NewReader(conn), &request) })
+	came, err := s.await(conn, v, func() (err error) {
+		request, err = control.ReadRequest(bufio.NewReader(conn))
+		return err
+	})
 	if err != nil {
 		s.log.Warn("control request refused", "pid", p.pid, "err", err)
 		answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})

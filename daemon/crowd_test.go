@@ -167,4 +167,3 @@ func TestShares(t *testing.T) {
 		t.Error(diff)
 	}
 }
-
