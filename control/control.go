@@ -17,9 +17,15 @@ import (
 	"github.com/wcache/wcache/fingerprint"
 )
 
-// MaxLine is the limit of a line in bytes. A status of thousands of entries with
-// their keys stays below it.
-const MaxLine = 16 << 20
+// Limits of a line, in bytes.
+const (
+	// MaxLine is for a reply. A status of thousands of entries with their keys stays
+	// below it.
+	MaxLine = 16 << 20
+	// MaxRequest is for a request, of which a daemon may read many at once. It is some
+	// path and a few words.
+	MaxRequest = 64 << 10
+)
 
 // Schema is the version of Status. It changes only if a field changes its
 // meaning or goes.
@@ -213,15 +219,26 @@ type Progress struct {
 	Waiting string  `json:"waiting,omitempty"` // what for, such as memory that others hold
 }
 
+// ReadRequest reads the line of a request. The error is io.EOF where none was begun.
+func ReadRequest(r *bufio.Reader) (Request, error) {
+	var request Request
+	if err := read(r, MaxRequest, &request); err != nil {
+		return Request{}, err
+	}
+	return request, nil
+}
+
 // Read reads one line into v. The error is io.EOF where no line was begun.
-func Read(r *bufio.Reader, v any) error {
+func Read(r *bufio.Reader, v any) error { return read(r, MaxLine, v) }
+
+func read(r *bufio.Reader, limit int, v any) error {
 	var line []byte
 	for {
 		part, err := r.ReadSlice('\n')
 		line = append(line, part...)
 		switch {
-		case len(line) > MaxLine:
-			return fmt.Errorf("read control line: over the limit of %d bytes", MaxLine)
+		case len(line) > limit:
+			return fmt.Errorf("read control line: over the limit of %d bytes", limit)
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF) && len(line) == 0:

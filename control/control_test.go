@@ -28,21 +28,21 @@ func TestRead(t *testing.T) {
 		{"one", status + "\n", []string{"status", "EOF"}},
 		{"two", status + "\n" + `{"method":"evict","evict":{"force":true}}` + "\n", []string{"status", "evict", "EOF"}},
 		{"fields of a later version", `{"method":"status","since":"tomorrow"}` + "\n", []string{"status", "EOF"}},
-		{"longer than a buffer", `{"method":"status","x":"` + strings.Repeat("x", 1<<16) + "\"}\n", []string{"status", "EOF"}},
+		{"longer than a buffer", `{"method":"status","x":"` + strings.Repeat("x", 1<<15) + "\"}\n", []string{"status", "EOF"}},
 		{"nothing", "", []string{"EOF"}},
 		{"cut short", status[:9], []string{"read control line: unexpected EOF"}},
 		{"without its end", status, []string{"read control line: unexpected EOF"}},
 		{"no JSON", "status\n", []string{"read control line: invalid character 's' looking for beginning of value"}},
 		{"another type", "[]\n", []string{"read control line: json: cannot unmarshal array into Go value of type control.Request"}},
-		{"too long", strings.Repeat(" ", control.MaxLine) + "\n", []string{"read control line: over the limit of 16777216 bytes"}},
-		{"too long, without an end", strings.Repeat(" ", control.MaxLine+1), []string{"read control line: over the limit of 16777216 bytes"}},
+		{"too long", strings.Repeat(" ", control.MaxRequest) + "\n", []string{"read control line: over the limit of 65536 bytes"}},
+		{"too long, without an end", strings.Repeat(" ", control.MaxRequest+1), []string{"read control line: over the limit of 65536 bytes"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
 			for r := bufio.NewReader(strings.NewReader(tt.in)); ; {
-				var request control.Request
-				if err := control.Read(r, &request); err != nil {
+				request, err := control.ReadRequest(r)
+				if err != nil {
 					got = append(got, err.Error())
 					break
 				}
@@ -52,6 +52,20 @@ func TestRead(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A reply has more room than a request.
+func TestReadReply(t *testing.T) {
+	read := func(n int) error {
+		var reply control.Reply
+		return control.Read(bufio.NewReader(strings.NewReader("{}"+strings.Repeat(" ", n-3)+"\n")), &reply)
+	}
+	if err := read(control.MaxLine); err != nil {
+		t.Error(err)
+	}
+	if err := read(control.MaxLine + 1); err == nil || err.Error() != "read control line: over the limit of 16777216 bytes" {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -120,6 +134,33 @@ func TestPath(t *testing.T) {
 			t.Errorf("Path(%q) = %q, want %q", in, got, want)
 		}
 	}
+}
+
+// A request is bounded, and read again as it was.
+func FuzzReadRequest(f *testing.F) {
+	f.Add([]byte(`{"method":"warm","warm":{"model":"/m","tp_size":2}}` + "\n"))
+	f.Add([]byte(`{"method":"evict","evict":{"key":"28dd","force":true}}` + "\n"))
+	f.Add([]byte(`{"method":"status"}` + "\n{"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		r, err := control.ReadRequest(bufio.NewReaderSize(bytes.NewReader(in), 16))
+		if err != nil {
+			return
+		}
+		var b bytes.Buffer
+		if err := control.Write(&b, r); err != nil {
+			t.Fatal(err)
+		}
+		if b.Len() > control.MaxRequest {
+			return // what JSON escapes is longer
+		}
+		again, err := control.ReadRequest(bufio.NewReader(&b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(r, again); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
 
 // A line that is read is one that can be written, and read again.

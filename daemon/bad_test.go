@@ -112,7 +112,7 @@ func TestSlowClients(t *testing.T) {
 			t.Errorf("a silent client: %v", err)
 		}
 	}
-	testmain.Eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "no connection is left", func() bool { return i.crowd.open.Load() == 0 })
 }
 
 // The same for control clients.

@@ -28,25 +28,41 @@ const progressEvery = 100 * time.Millisecond
 const settleWait = 5 * time.Second
 
 // serveControl answers one request of a control client.
-func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
-	limit := s.beginRead(ctx, conn)
+func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v *visitor) {
 	answer := func(reply control.Reply) {
-		_ = conn.SetWriteDeadline(time.Now().Add(limit))
+		_ = conn.SetWriteDeadline(time.Now().Add(time.Duration(s.configuration().RequestTimeout)))
 		if err := control.Write(conn, reply); err != nil {
 			s.log.Debug("control reply not written", "pid", p.pid, "err", err)
 		}
 	}
 	var request control.Request
-	if err := control.Read(bufio.NewReader(conn), &request); err != nil {
-		if err = unread(ctx, err, limit); err != nil {
-			s.log.Warn("control request refused", "pid", p.pid, "err", err)
-			answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})
-		}
+	came, err := s.await(conn, v, func() (err error) {
+		request, err = control.ReadRequest(bufio.NewReader(conn))
+		return err
+	})
+	if err != nil {
+		s.log.Warn("control request refused", "pid", p.pid, "err", err)
+		answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})
+	}
+	if !came {
 		return
 	}
-	_ = conn.SetReadDeadline(time.Time{})
 	final := control.Reply{Final: true}
-	var err error
+	if request.Method == control.MethodPing { // the service manager's, by which it knows that this process lives
+		answer(final)
+		return
+	}
+	place := &s.crowd.asked
+	if request.Method == control.MethodWarm { // which takes as long as an engine's
+		place = &s.crowd.states
+	}
+	if !place.take() {
+		final.Error = &control.Error{Code: control.CodeFailed, Message: place.full().Error(), Hint: "ask again when some of them are answered"}
+		s.log.Warn("control request refused", "pid", p.pid, "err", final.Error)
+		answer(final)
+		return
+	}
+	defer place.leave()
 	switch {
 	case request.Method == control.MethodStatus:
 		waiting, cancel := context.WithTimeout(ctx, statusWait)
@@ -56,7 +72,6 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer) {
 		final.Status = &status
 	case request.Method == control.MethodMisses:
 		final.Misses = s.ledger.list()
-	case request.Method == control.MethodPing:
 	case request.Method == control.MethodWarm && request.Warm != nil:
 		ctx, cancel := s.untilHangup(ctx, conn)
 		defer cancel()

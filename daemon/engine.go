@@ -8,31 +8,30 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
-	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
 )
 
 // serveEngine answers one request of an engine.
-func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, role Role) {
-	limit := s.beginRead(ctx, conn)
-	frame, err := protocol.ReadFrame(conn, protocol.MaxRequest)
+func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, role Role, v *visitor) {
 	var request *protocol.Request
-	if err == nil {
-		request, err = protocol.DecodeRequest(frame)
-	}
-	if err != nil {
-		if err = unread(ctx, err, limit); err != nil {
-			s.log.Warn("request refused", "pid", p.pid, "role", role, "err", err)
-			_ = s.reply(conn, protocol.Error(err.Error())) // it may be gone
+	came, err := s.await(conn, v, func() error {
+		frame, err := protocol.ReadFrame(conn, protocol.MaxRequest)
+		if err == nil {
+			request, err = protocol.DecodeRequest(frame)
 		}
+		return err
+	})
+	if err != nil {
+		s.log.Warn("request refused", "pid", p.pid, "role", role, "err", err)
+		_ = s.reply(conn, protocol.Error(err.Error())) // it may be gone
+	}
+	if !came {
 		return
 	}
-	_ = conn.SetReadDeadline(time.Time{})
 	switch request.Cmd {
 	case protocol.GetState:
 		s.getState(ctx, conn, p, role, request)
@@ -53,17 +52,6 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer, ro
 		s.log.Warn("request refused", "pid", p.pid, "role", role, "cmd", request.Cmd)
 		s.answer(conn, p, protocol.UnknownCommand(request.Cmd))
 	}
-}
-
-// beginRead gives a connection the time in which its request has to come whole.
-// A connection that is closed shows at the read.
-func (s *Server) beginRead(ctx context.Context, conn *net.UnixConn) time.Duration {
-	limit := time.Duration(s.configuration().RequestTimeout)
-	_ = conn.SetReadDeadline(time.Now().Add(limit))
-	if ctx.Err() != nil { // the server's end has set an earlier one
-		_ = conn.SetReadDeadline(time.Now())
-	}
-	return limit
 }
 
 // getState finds or loads what the key names and hands it out.
@@ -91,6 +79,13 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		s.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
 		return
 	}
+	if !s.crowd.states.take() {
+		err := s.crowd.states.full()
+		log.Warn("get_state refused", "err", err)
+		s.answer(conn, p, s.refuse(err))
+		return
+	}
+	defer s.crowd.states.leave()
 	s.gpu.look(s.ctx, lookEvery)
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
@@ -106,21 +101,21 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		return
 	}
 	defer hold.Release()
-	payload, err := s.state(request, hold, p)
+	message, done, err := s.state(ctx, request, hold, p)
 	if err != nil {
 		log.Error("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err))
 		return
 	}
+	defer done()
 	if err := s.attach(hold, p.engine()); err != nil {
 		log.Warn("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err)) // if it hasn't ended
 		return
 	}
-	// What is attached needs no hold, and an engine that releases as soon as it has
-	// read the answer must find none.
-	hold.Release()
-	if err := s.reply(conn, payload); err != nil {
+	// What is attached needs no hold but for what is read from its segments, and an
+	// engine that releases as soon as it has read the answer must find none.
+	if err := s.send(conn, message, hold.Release); err != nil {
 		log.Warn("get_state not answered", "err", err)
 		return
 	}
@@ -144,20 +139,16 @@ func (s *Server) barred(p peer) error {
 	return fmt.Errorf("the engine %s it can't reach this process's memory: %s", what, mend)
 }
 
-// state is the reply that hands out an entry.
-func (s *Server) state(request *protocol.Request, hold *cache.Hold, p peer) ([]byte, error) {
-	form, err := s.form(request, hold, p)
-	if err != nil {
-		return nil, err
-	}
-	return protocol.EncodeState(protocol.State{
-		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: s.o.UUID,
-	}, form)
-}
-
 // watch keeps a connection until the engine or the server ends. The engine only
 // reads, and takes the end of the connection for the end of the weights' keeper.
 func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
+	if !s.crowd.watches.take() {
+		err := s.crowd.watches.full() // an engine goes on without one
+		s.log.Warn("watch refused", "pid", p.pid, "err", err)
+		s.answer(conn, p, protocol.Error(err.Error()))
+		return
+	}
+	defer s.crowd.watches.leave()
 	if err := s.reply(conn, protocol.OK()); err != nil {
 		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
 		return
@@ -208,24 +199,4 @@ func (s *Server) untilHangup(ctx context.Context, conn *net.UnixConn) (context.C
 		_ = conn.SetReadDeadline(time.Now())
 		<-done
 	}
-}
-
-// answer replies and logs if that can't be done: the request ends here.
-func (s *Server) answer(conn *net.UnixConn, p peer, payload []byte) {
-	if err := s.reply(conn, payload); err != nil {
-		s.log.Warn("reply not written", "pid", p.pid, "err", err)
-	}
-}
-
-// slowest is how fast, in bytes a second, an engine takes a reply at the least. It
-// has time for that beside the request's: the reply may be a model by value.
-const slowest = 100 << 20
-
-// reply writes a reply within its time.
-func (s *Server) reply(conn *net.UnixConn, payload []byte) error {
-	limit := time.Duration(s.configuration().RequestTimeout) + time.Duration(len(payload)/slowest)*time.Second
-	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-		return fmt.Errorf("write reply: %w", err)
-	}
-	return protocol.WriteFrame(conn, payload)
 }

@@ -71,7 +71,7 @@ func TestAttached(t *testing.T) {
 	if s := i.status(t); len(s.Entries) != 1 || s.Counts.Loads != 1 {
 		t.Errorf("the entry went with its engine: %+v", s)
 	}
-	testmain.Eventually(t, "the watches have ended", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "the watches have ended", func() bool { return i.crowd.open.Load() == 0 })
 }
 
 // An engine that copies and releases takes nothing from one that is attached, and
@@ -139,7 +139,7 @@ func TestEngineDies(t *testing.T) {
 	if got := i.enginesOf(t, k); len(got) != 0 {
 		t.Errorf("attached are %v", got)
 	}
-	testmain.Eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "no connection is left", func() bool { return i.crowd.open.Load() == 0 })
 	runtime.GC()
 	before := settled(t)
 
@@ -153,7 +153,7 @@ func TestEngineDies(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	testmain.Eventually(t, "no connection is left", func() bool { return len(i.slots) == 0 })
+	testmain.Eventually(t, "no connection is left", func() bool { return i.crowd.open.Load() == 0 })
 	testmain.Eventually(t, "no engine is left", func() bool { return len(i.enginesOf(t, k)) == 0 })
 	testmain.Eventually(t, "no descriptor is left", func() bool { return noMore(before, descriptors(t)) })
 

@@ -271,18 +271,18 @@ func (s *Server) recoverWatch(name string, f *fd.FD) {
 		return
 	}
 	_ = f.Close() // conn has a descriptor of its own
-	select {
-	case s.slots <- struct{}{}:
-	default:
-		s.log.Warn("watch is dropped", "name", name, "reason", "too many connections")
+	if !s.crowd.watches.take() {
+		s.log.Warn("watch is dropped", "name", name, "reason", s.crowd.watches.full())
 		_ = conn.Close()
 		s.forget(name)
 		return
 	}
+	s.crowd.open.Add(1)
 	s.conns.Go(func() {
 		s.untilEnd(s.ctx, conn, name)
 		_ = conn.Close()
-		<-s.slots
+		s.crowd.watches.leave()
+		s.crowd.open.Add(-1)
 	})
 }
 

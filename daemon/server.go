@@ -22,6 +22,7 @@ import (
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
@@ -38,9 +39,6 @@ const (
 	Draft   Role = "draft"
 	Control Role = "control"
 )
-
-// maxConns is the most connections that are served at once, watches included.
-const maxConns = 4096
 
 // idleEvery is how often the server looks whether it is idle.
 const idleEvery = 500 * time.Millisecond
@@ -77,7 +75,9 @@ type Options struct {
 	Health loader.Options      // starts the child that looks how a GPU is; no command: nobody does
 	Env    func(string) string // leads to the Hugging Face cache; nil: os.Getenv
 	Log    *slog.Logger        // nil: slog.Default()
-	Store  cache.Store         // keeps descriptors for the next process; nil: there is none
+	// LogProblem says what is wrong with the log, "" for nothing. Nil: nothing ever is.
+	LogProblem func() string
+	Store      cache.Store // keeps descriptors for the next process; nil: there is none
 	// CheckSegment reports why a descriptor that was kept is not a segment of the
 	// device. Nil: it is not looked at.
 	CheckSegment func(device.Segment) error
@@ -101,9 +101,10 @@ type Server struct {
 	end      context.CancelFunc
 	conns    sync.WaitGroup
 	keepers  sync.WaitGroup
-	slots    chan struct{} // a token a connection
+	crowd    *crowd
 	dirty    chan struct{} // a token when the manifest has to be written
 	shown    chan struct{} // a token when the status line has to be told
+	replies  *quota.Quota  // bytes of replies that are being written
 
 	gpu      guard
 	choices  choices
@@ -145,7 +146,10 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, slots: make(chan struct{}, maxConns), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	if o.LogProblem == nil {
+		o.LogProblem = func() string { return "" }
+	}
+	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -278,7 +282,7 @@ func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
 	}
 	for _, l := range listeners {
 		accepting.Go(func() {
-			if err := s.accept(ctx, l); err != nil {
+			if err := s.accept(l); err != nil {
 				failed <- err
 			}
 		})
@@ -308,12 +312,16 @@ func (s *Server) idle() bool {
 	s.mu.Lock()
 	after, last := time.Duration(s.config.IdleExit), s.last
 	s.mu.Unlock()
-	return s.o.Activated && after > 0 && len(s.slots) == 0 && time.Since(last) >= after && s.cache.Empty()
+	return s.o.Activated && after > 0 && s.crowd.open.Load() == 0 && time.Since(last) >= after && s.cache.Empty()
 }
 
-// accept serves what connects until the listener's deadline, or until ctx is done
-// while the most connections are being served.
-func (s *Server) accept(ctx context.Context, l Listener) error {
+// accept serves what connects until the listener's deadline. It keeps no connection
+// waiting for another.
+func (s *Server) accept(l Listener) error {
+	lobby := &s.crowd.engines
+	if l.Role == Control {
+		lobby = &s.crowd.control
+	}
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -322,30 +330,30 @@ func (s *Server) accept(ctx context.Context, l Listener) error {
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM),
 			errors.Is(err, unix.ECONNABORTED):
 			s.log.Error("cannot accept", "err", err)
+			lobby.sendAway()
 			time.Sleep(100 * time.Millisecond) // until others have closed theirs
 			continue
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
-		select {
-		case s.slots <- struct{}{}:
-		case <-ctx.Done():
-			return conn.Close()
-		}
+		s.crowd.open.Add(1)
+		visitor := lobby.enter(s.ctx)
 		s.conns.Go(func() {
-			s.serve(conn, l.Role)
+			s.serve(conn, l.Role, visitor)
+			visitor.leave()
+			visitor.end(nil)
 			if l.Role != Control { // asking keeps nothing awake
 				s.mu.Lock()
 				s.last = time.Now()
 				s.mu.Unlock()
 			}
-			<-s.slots
+			s.crowd.open.Add(-1)
 		})
 	}
 }
 
 // serve has one connection from its first byte to its end.
-func (s *Server) serve(conn *net.UnixConn, role Role) {
+func (s *Server) serve(conn *net.UnixConn, role Role, v *visitor) {
 	defer func() { _ = conn.Close() }()
 	ctx := s.ctx
 	// When the server ends, a peer that says nothing isn't waited for.
@@ -360,8 +368,8 @@ func (s *Server) serve(conn *net.UnixConn, role Role) {
 		return
 	}
 	if role == Control {
-		s.serveControl(ctx, conn, p)
+		s.serveControl(ctx, conn, p, v)
 		return
 	}
-	s.serveEngine(ctx, conn, p, role)
+	s.serveEngine(ctx, conn, p, role, v)
 }

@@ -58,6 +58,7 @@ type setup struct {
 	Options
 	Config    config.Config
 	ConfigErr error
+	Crowd     func(*crowd) // changes the room for connections; nil: nothing
 }
 
 // start runs a server on checkpoints until the test ends.
@@ -93,6 +94,9 @@ func start(t *testing.T, change func(*setup)) *instance {
 	}
 	i.Server, err = New(s.Options)
 	do(t, err)
+	if s.Crowd != nil {
+		s.Crowd(i.crowd)
+	}
 	if s.Store != nil {
 		i.Recover(nil)
 	}

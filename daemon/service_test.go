@@ -190,21 +190,6 @@ func TestNotIdle(t *testing.T) {
 	wantAnswer(t, engineAsk(t, j.target, recorded(t, "0.33.0-get_memory")), "ok")
 }
 
-// Stopping waits for nobody, even with as many connections as are served at once.
-func TestStopWithAllSlots(t *testing.T) {
-	t.Parallel()
-	i := start(t, nil)
-	for range cap(i.slots) {
-		i.slots <- struct{}{}
-	}
-	c := send(t, i.target, frame(recorded(t, "0.33.0-get_memory")))
-	time.Sleep(20 * time.Millisecond) // until it is accepted
-	do(t, i.stop())
-	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("it was answered")
-	}
-}
-
 // All that the manager shows beside the service's name.
 func TestStatusLine(t *testing.T) {
 	t.Parallel()

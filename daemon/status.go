@@ -34,6 +34,9 @@ func (s *Server) status() control.Status {
 	if text := gpuProblem(out.GPU); text != "" {
 		out.Problems = append(out.Problems, text)
 	}
+	if text := s.o.LogProblem(); text != "" {
+		out.Problems = append(out.Problems, text)
+	}
 	for _, err := range []error{s.o.DeviceErr, s.configErr, s.saveErr} {
 		if err != nil {
 			out.Problems = append(out.Problems, err.Error())

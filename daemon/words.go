@@ -149,6 +149,8 @@ func unread(ctx context.Context, err error, limit time.Duration) error {
 	switch {
 	case errors.Is(err, io.EOF): // one who only looks whether somebody is there
 		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(context.Cause(ctx), errCrowded):
+		return errCrowded
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return cache.ErrClosed
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -90,7 +90,8 @@ func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 	}
 	cmd := exec.Command(opt.Command[0], append(append([]string(nil), opt.Command[1:]...), uuid)...)
 	out := &limited{most: maxHealth}
-	cmd.Env, cmd.Stdout, cmd.Stderr = opt.Env, out, opt.Stderr
+	stderr, last := errorsTo(opt.Stderr)
+	cmd.Env, cmd.Stdout, cmd.Stderr = opt.Env, out, stderr
 	cmd.WaitDelay = reapTime
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is the daemon's affair
 	if err := cmd.Start(); err != nil {
@@ -101,6 +102,7 @@ func Ask(ctx context.Context, opt Options, uuid string) (*Health, error) {
 	go func() {
 		defer close(ended)
 		end = waitGroup(cmd)
+		last()
 	}()
 	select {
 	case <-ended:

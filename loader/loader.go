@@ -92,7 +92,9 @@ type Options struct {
 	Command []string
 	// Env is the child's environment; nil means this process's.
 	Env []string
-	// Stderr gets what the child writes to standard error; nil discards it.
+	// Stderr gets what the child writes to standard error, line by line; nil discards
+	// it. A Write that waits keeps the child waiting. An *os.File is the child's own
+	// standard error instead, which keeps it waiting where nobody reads.
 	Stderr io.Writer
 	// ExitWait is how long a child that has handed everything over may take to
 	// exit before it is killed; 0 means 5 s. A driver may need some of that.

@@ -128,7 +128,8 @@ func startChild(ctx context.Context, opt Options) (*child, error) {
 	}
 	cmd := exec.Command(opt.Command[0], opt.Command[1:]...) // a keeper outlives ctx
 	cmd.Env = opt.Env
-	cmd.Stderr = opt.Stderr
+	stderr, end := errorsTo(opt.Stderr)
+	cmd.Stderr = stderr
 	cmd.ExtraFiles = []*os.File{theirs} // the first is ChildFD
 	cmd.WaitDelay = time.Second         // for a stderr that somebody else holds open
 	// A group of its own: an interrupt from the terminal is the daemon's affair, and
@@ -139,13 +140,14 @@ func startChild(ctx context.Context, opt Options) (*child, error) {
 		return nil, &Error{Kind: KindFailed, Message: fmt.Sprintf("start %q: %v", opt.Command[0], err)}
 	}
 	c := &child{cmd: cmd, pipe: ours, gone: make(chan struct{})}
-	go c.reap()
+	go c.reap(end)
 	return c, nil
 }
 
-// reap waits for the child's end.
-func (c *child) reap() {
+// reap waits for the child's end, and calls end.
+func (c *child) reap(end func()) {
 	c.err = waitGroup(c.cmd)
+	end()
 	close(c.gone)
 	// What it sent can be read yet, however late, and after that an end: one who left
 	// the group and holds the socket keeps nobody waiting.

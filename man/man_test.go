@@ -156,7 +156,7 @@ var unsaid = []string{
 
 // unreached are messages that no test brings about: the first needs an eviction in
 // the moment between a load and its answer, the second an engine of a version that
-// isn't known and whose layouts are, the third 4096 connections, the fourth a
+// isn't known and whose layouts are, the third 4096 watches, the fourth a
 // machine where nobody can write to /tmp, and the last a device that root can't
 // open.
 var unreached = []string{

@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"github.com/wcache/wcache/protocol/pickle"
 )
 
 // Limits of a message, in bytes.
@@ -68,14 +70,49 @@ func ReadFrame(r io.Reader, limit int64) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// WriteFrame writes one frame that holds payload. On a socket it is one call.
-func WriteFrame(w io.Writer, payload []byte) error {
-	if len(payload) > MaxReply {
-		return fmt.Errorf("write frame: %w", &FrameSizeError{uint64(len(payload)), MaxReply})
+// Message is what a frame holds, in parts, of which some may lie elsewhere until they
+// are written.
+type Message []pickle.Part
+
+// Whole is the message of these bytes.
+func Whole(payload []byte) Message { return Message{{Bytes: payload}} }
+
+// Len is the message's size in bytes.
+func (m Message) Len() int64 {
+	var n int64
+	for i := range m {
+		n += m[i].Len()
 	}
-	frame := net.Buffers{binary.BigEndian.AppendUint64(nil, uint64(len(payload))), payload}
-	if _, err := frame.WriteTo(w); err != nil {
-		return fmt.Errorf("write frame: %w", err)
+	return n
+}
+
+// WriteFrame writes one frame that holds payload. On a socket it is one call.
+func WriteFrame(w io.Writer, payload []byte) error { return WriteMessage(w, Whole(payload), nil) }
+
+// WriteMessage writes one frame that holds m. Last, which may be nil, is called before
+// the last part is written: a reader who has the whole frame knows that it has
+// returned. What lies elsewhere is written as [pickle.Part.Write] says; of the rest, on
+// a socket, each stretch is one call.
+func WriteMessage(w io.Writer, m Message, last func()) error {
+	n := m.Len()
+	if n > MaxReply {
+		return fmt.Errorf("write frame: %w", &FrameSizeError{uint64(n), MaxReply})
+	}
+	made := net.Buffers{binary.BigEndian.AppendUint64(nil, uint64(n))}
+	for i := range m {
+		if i == len(m)-1 && last != nil {
+			last()
+		}
+		if m[i].From == nil {
+			made = append(made, m[i].Bytes)
+		}
+		_, err := made.WriteTo(w) // which empties it
+		if err == nil && m[i].From != nil {
+			err = m[i].Write(w)
+		}
+		if err != nil {
+			return fmt.Errorf("write frame: %w", err)
+		}
 	}
 	return nil
 }

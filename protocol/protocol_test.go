@@ -305,11 +305,11 @@ func TestManyTensors(t *testing.T) {
 			Storage: Storage{Handle: []byte("handle"), Bytes: s.Bytes, HandleOffset: s.Offset}})
 	}
 	want.Aliases = table.Aliases
-	b, err := EncodeState(State{Module: DefaultModule, Table: table, Attrs: true}, cuda{})
+	m, err := EncodeState(State{Module: DefaultModule, Table: table, Attrs: true}, cuda{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := DecodeReply(b)
+	got, err := DecodeReply(m[0].Bytes) // which is all of it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,17 +35,24 @@ type State struct {
 // Bytes of a reply for each entry, measured: what an encoder begins with.
 const entryBytes = 112
 
-// EncodeState writes the answer to get_state. An engine takes a wrong table
-// without a word, so one that isn't valid is an error, and so is any tensor that
-// the form can't describe.
-func EncodeState(s State, f Form) ([]byte, error) {
+// EncodedBytes is about how much memory the message of [EncodeState] takes: all but
+// the ranges of its form.
+func (s *State) EncodedBytes() int64 {
+	return 1024 + entryBytes*int64(len(s.Table.Tensors)+len(s.Table.Aliases))
+}
+
+// EncodeState makes the answer to get_state. An engine takes a wrong table without a
+// word, so one that isn't valid is an error, and so is any tensor that the form can't
+// describe. The error is a *[FrameSizeError] where an engine would not take so many
+// bytes. What the message has ranges of must stay as it is until it is written.
+func EncodeState(s State, f Form) (Message, error) {
 	if err := s.Table.Validate(); err != nil {
 		return nil, fmt.Errorf("encode reply: %w", err)
 	}
 	if !isModule(s.Module) {
 		return nil, fmt.Errorf("encode reply: no module %q", s.Module)
 	}
-	enc := pickle.NewEncoder(1024 + entryBytes*(len(s.Table.Tensors)+len(s.Table.Aliases)))
+	enc := pickle.NewEncoder(int(s.EncodedBytes()))
 	enc.EmptyDict()
 	enc.Mark()
 	enc.String("status")
@@ -74,11 +81,14 @@ func EncodeState(s State, f Form) ([]byte, error) {
 		enc.String(s.GPUUUID)
 	}
 	enc.SetItems()
-	b, err := enc.Finish()
+	var m Message
+	if m, err = enc.Parts(); err == nil && m.Len() > MaxReply {
+		err = &FrameSizeError{uint64(m.Len()), MaxReply}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode reply: %w", err)
 	}
-	return b, nil
+	return m, nil
 }
 
 func (s *State) entry(enc *pickle.Encoder, f Form, i int) error {

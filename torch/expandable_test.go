@@ -69,10 +69,11 @@ func TestArguments(t *testing.T) {
 
 func testArguments(t *testing.T, table *tensor.Table, form protocol.Form, handle []byte) {
 	t.Helper()
-	b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, form)
+	m, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, form)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := written(t, m)[8:]
 	v, err := pickle.Decode(b, pickle.Options{Allow: func(string, string) bool { return true }})
 	if err != nil {
 		t.Fatal(err)

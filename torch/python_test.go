@@ -50,11 +50,11 @@ func TestReadByTorch(t *testing.T) {
 		{"by value", ByValue{readers(segments)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := protocol.EncodeState(protocol.State{Module: "reply", Table: table, Attrs: true}, tt.form)
+			m, err := protocol.EncodeState(protocol.State{Module: "reply", Table: table, Attrs: true}, tt.form)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := readByTorch(t, python, b)
+			got := readByTorch(t, python, written(t, m))
 			_, byValue := tt.form.(ByValue)
 			want := reading{Entries: wanted(table, segments, byValue)}
 			want.Rest.Status = "ok"
@@ -87,14 +87,11 @@ type readEntry struct {
 	Grad          bool
 }
 
-func readByTorch(t *testing.T, python string, reply []byte) (r reading) {
+func readByTorch(t *testing.T, python string, frame []byte) (r reading) {
 	t.Helper()
-	var frame, stdout, stderr bytes.Buffer
-	if err := protocol.WriteFrame(&frame, reply); err != nil {
-		t.Fatal(err)
-	}
+	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(python, "testdata/read.py")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = &frame, &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(frame), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, stderr.Bytes())
 	}

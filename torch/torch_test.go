@@ -138,17 +138,15 @@ func TestGoldenReplies(t *testing.T) {
 				t.Fatal(err)
 			}
 			state := protocol.State{Module: req.Module, Table: table, Attrs: req.KeyField == "cache_key", GPUUUID: tt.uuid}
-			b, err := protocol.EncodeState(state, tt.form(segments))
+			m, err := protocol.EncodeState(state, tt.form(segments))
 			if err != nil {
 				t.Fatal(err)
 			}
-			var frame bytes.Buffer
-			if err := protocol.WriteFrame(&frame, b); err != nil {
-				t.Fatal(err)
-			}
+			frame := written(t, m)
+			b := frame[8:]
 			path := filepath.Join("testdata", tt.file+".bin")
 			if *update {
-				if err := os.WriteFile(path, frame.Bytes(), 0o666); err != nil {
+				if err := os.WriteFile(path, frame, 0o666); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -192,6 +190,16 @@ func seen(t *tensor.Table, segments [][]byte, f protocol.Form) []protocol.Entry 
 	return list
 }
 
+// written is a message's frame as it goes over the wire.
+func written(t testing.TB, m protocol.Message) []byte {
+	t.Helper()
+	var frame bytes.Buffer
+	if err := protocol.WriteMessage(&frame, m, nil); err != nil {
+		t.Fatal(err)
+	}
+	return frame.Bytes()
+}
+
 func payload(t testing.TB, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -220,10 +228,10 @@ func TestElementTypes(t *testing.T) {
 			Legacy{Handles: make([][64]byte, 1), Header: Header32},
 		}
 		for _, f := range forms {
-			b, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, f)
+			m, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, f)
 			if d.Torch() == "" {
 				want := fmt.Sprintf(`encode reply: tensor "x": torch has no element type %s`, d)
-				if b != nil || err == nil || err.Error() != want {
+				if m != nil || err == nil || err.Error() != want {
 					t.Errorf("%s as %T: error %v, want %s", d, f, err, want)
 				}
 				continue
@@ -232,7 +240,7 @@ func TestElementTypes(t *testing.T) {
 				t.Errorf("%s as %T: %v", d, f, err)
 				continue
 			}
-			reply, err := protocol.DecodeReply(b)
+			reply, err := protocol.DecodeReply(written(t, m)[8:])
 			if err != nil || len(reply.Entries) != 1 || reply.Entries[0].DType != d {
 				t.Errorf("%s as %T: came back as %+v, %v", d, f, reply, err)
 			}
@@ -275,20 +283,52 @@ func TestRefuses(t *testing.T) {
 			`tensor "all.bool": 0 readers for 2 segments`},
 		{"bytes short", module, func(s [][]byte) protocol.Form { return ByValue{readers([][]byte{s[0][:256], s[1]})} }, func(*tensor.Table) {},
 			"read 6 bytes at 256: EOF"},
+		{"bytes over an engine's limit", module, byValue, func(t *tensor.Table) {
+			t.Segments[0], t.Storages[0].Bytes = 32<<30, 17<<30
+			t.Storages[0].Offset = 16 << 10
+		}, "message of 18253617477 bytes is over the limit of 17179869184"},
 		{"module of another alphabet", "os;x", mapped, func(*tensor.Table) {}, `no module "os;x"`},
 		{"no module", "", mapped, func(*tensor.Table) {}, `no module ""`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			table, segments := sample()
 			tt.change(table)
-			b, err := protocol.EncodeState(protocol.State{Module: tt.module, Table: table}, tt.form(segments))
-			if b != nil || err == nil {
-				t.Fatalf("%d bytes, error %v", len(b), err)
+			m, err := protocol.EncodeState(protocol.State{Module: tt.module, Table: table}, tt.form(segments))
+			if m != nil || err == nil {
+				t.Fatalf("%d bytes, error %v", m.Len(), err)
 			}
 			if got := strings.TrimPrefix(err.Error(), "encode reply: "); got != tt.want {
 				t.Errorf("error %q\n want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestSmallStorages is about the many that are no longer than what describes them:
+// they take no parts of a message. The large are not read before they are written.
+func TestSmallStorages(t *testing.T) {
+	table, segments := sample()
+	m, err := protocol.EncodeState(protocol.State{Module: "m", Table: table}, byValue(segments))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ranges []int64
+	for _, p := range m {
+		if p.From != nil {
+			ranges = append(ranges, p.N)
+		}
+	}
+	if diff := cmp.Diff([]int64{3072}, ranges); diff != "" {
+		t.Errorf("ranges -want +got:\n%s", diff)
+	}
+	kv := table.Storages[named(table, "W_UV").Storage]
+	segments[0] = segments[0][:kv.Offset+100]
+	if m, err = protocol.EncodeState(protocol.State{Module: "m", Table: table}, byValue(segments)); err != nil {
+		t.Fatal(err)
+	}
+	err = protocol.WriteMessage(io.Discard, m, nil)
+	if want := fmt.Sprintf("write frame: write 3072 bytes at %d, of which 100 went: unexpected EOF", kv.Offset); err == nil || err.Error() != want {
+		t.Errorf("a segment that ends early: %v, want %s", err, want)
 	}
 }
 
@@ -336,7 +376,7 @@ func BenchmarkEncodeState(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				b.ReportMetric(float64(len(reply)), "bytes/reply")
+				b.ReportMetric(float64(reply.Len()), "bytes/reply")
 			}
 			b.ReportMetric(float64(len(table.Tensors)), "entries")
 		})

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/loader"
 )
@@ -22,6 +24,9 @@ func (a *app) load() *cobra.Command {
 		Hidden: true,
 		Args:   arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// The daemon reads what is written to standard error. A loader that keeps the
+			// memory must outlive it.
+			signal.Ignore(unix.SIGPIPE)
 			conn := os.NewFile(loader.ChildFD, "job")
 			if st, err := conn.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}

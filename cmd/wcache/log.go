@@ -4,11 +4,29 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"sync"
+	"time"
+
+	"github.com/wcache/wcache/internal/logqueue"
 )
+
+// flushTime is how long the daemon's end waits for a log that isn't read.
+const flushTime = 2 * time.Second
+
+// newLogQueue is what the daemon logs to, its children's errors and its own last word
+// included, instead of standard error: a pipe or a journal that nobody reads would stop
+// every request at its first record.
+func newLogQueue(out io.Writer, env func(string) string) *logqueue.Queue {
+	return logqueue.New(out, func(dropped int) []byte {
+		var line bytes.Buffer
+		slog.New(logHandler(&line, env, slog.LevelInfo)).Warn("log was not read, and records are dropped", "records", dropped)
+		return line.Bytes()
+	})
+}
 
 // logHandler writes a line a record. The journal keeps time and level itself: it
 // gets the level as the prefix that sd-daemon(3) describes, and no time.

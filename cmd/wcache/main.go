@@ -59,6 +59,7 @@ func runBelow(root string) int {
 type app struct {
 	in       *os.File // nil: nobody types
 	out, err io.Writer
+	flush    func() // has what was written to err reach people; nil: it has
 	env      func(string) string
 	sysroot  string // "/" but in tests: holds the driver's part of /proc
 	json     bool
@@ -126,7 +127,11 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if o, ok := a.out.(*stdout); ok && err == nil {
 		err = o.err
 	}
-	return a.exitOf(err)
+	code := a.exitOf(err)
+	if a.flush != nil {
+		a.flush()
+	}
+	return code
 }
 
 // exitOf tells an error, if there is one to tell, and gives the exit status.

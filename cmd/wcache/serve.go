@@ -88,7 +88,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		o.config = absolute([]string{o.config})[0] // as messages name it
 	}
 	level := new(slog.LevelVar)
-	log := slog.New(logHandler(a.err, a.env, level))
+	queue := newLogQueue(a.err, a.env)
+	a.err, a.flush = queue, func() { _ = queue.Close(flushTime) } // who doesn't read it is told nothing
+	log := slog.New(logHandler(queue, a.env, level))
 	notifier, err := activation.NewNotifier()
 	if err != nil {
 		return err
@@ -115,10 +117,11 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 			return c, err
 		},
 		Index: x, IndexPath: indexPath, Manifest: manifestPath,
-		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: a.err, Env: at.env},
-		Health:       loader.Options{Command: []string{"/proc/self/exe", "health"}, Stderr: a.err},
+		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: queue, Env: at.env},
+		Health:       loader.Options{Command: []string{"/proc/self/exe", "health"}, Stderr: queue},
 		Env:          a.env,
 		Log:          log,
+		LogProblem:   queue.Problem,
 		Store:        newStore(notifier, in.kept),
 		CheckSegment: at.check,
 		Activated:    len(o.listen)+len(o.draft) == 0,

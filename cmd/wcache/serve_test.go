@@ -6,15 +6,80 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/testmain"
 )
+
+// A daemon whose log isn't read, as that of a journal that was stopped, serves as
+// always: it says so in its status, and in the log itself once that goes on, and ends
+// when it is told to.
+func TestLogUnread(t *testing.T) {
+	dir := manualDir(t)
+	r, w, err := os.Pipe()
+	must(t, err)
+	m := startManual(t, dir, func(c *exec.Cmd) { c.Stderr = w }, "serve", "--listen", filepath.Join(dir, "s.sock"), "--state", dir)
+	must(t, w.Close())
+	defer r.Close()
+	ask := func(method string, warm *control.Warm) *control.Reply {
+		t.Helper()
+		reply, err := client.Do(t.Context(), filepath.Join(dir, "s.control"), control.Request{Method: method, Warm: warm}, nil)
+		if reply == nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	read := bufio.NewReaderSize(r, 1<<20)
+	said := func(what string) (before int) {
+		t.Helper()
+		for {
+			line, err := read.ReadString('\n')
+			must(t, err)
+			if strings.Contains(line, what) {
+				return before
+			}
+			before++
+		}
+	}
+	said("msg=serving")
+	const requests = 60
+	method := func(n int) string { return fmt.Sprintf("%d %s", n, strings.Repeat("x", 60_000)) } // which is logged
+	for n := range requests {
+		ask(method(n), nil)
+	}
+	problem := regexp.MustCompile(`^log is not read: records dropped since \S+Z: \d+$`)
+	if got := ask(control.MethodStatus, nil).Status.Problems; len(got) != 1 || !problem.MatchString(got[0]) {
+		t.Errorf("problems: %q", got)
+	}
+	llama, err := filepath.Abs("../../testdata/checkpoints/llama")
+	must(t, err)
+	if reply := ask(control.MethodWarm, &control.Warm{Model: llama}); reply.Error != nil {
+		t.Errorf("a load: %v", reply.Error)
+	}
+	for n := range 5 {
+		said(fmt.Sprintf("msg=%q", method(n)))
+	}
+	kept := 5 + said("records are dropped")
+	if kept < 7 || kept >= requests {
+		t.Errorf("%d records were kept", kept)
+	}
+	testmain.Eventually(t, "the log goes on", func() bool { return len(ask(control.MethodStatus, nil).Status.Problems) == 0 })
+	for n := range requests {
+		ask(method(n), nil)
+	}
+	m.signal(t, os.Interrupt)
+	if err := m.Wait(); err != nil {
+		t.Error(err)
+	}
+}
 
 // A daemon whose log nobody reads any more keeps what it holds: a pipe that has ended,
 // or a journal that was started again, is no reason to end.

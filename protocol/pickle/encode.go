@@ -4,6 +4,7 @@
 package pickle
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -39,8 +40,10 @@ func Encode(v any) ([]byte, error) {
 // Errors stick: after one, calls do nothing, and Finish returns it.
 type Encoder struct {
 	buf     []byte
-	frame   int // where the open frame's header is, -1 if none is open
-	memo    int // values memoized so far
+	ranges  []span
+	frame   int   // where the open frame's header is, -1 if none is open
+	ranged  int64 // bytes of the ranges in the open frame
+	memo    int   // values memoized so far
 	names   map[string]int
 	globals map[Global]int
 	marked  map[int]int
@@ -60,12 +63,24 @@ func NewEncoder(size int) *Encoder {
 	return e
 }
 
-// Finish ends the pickle, the value of which is the only one on the stack. The
-// caller owns the bytes; the encoder is of no use any more.
+// Finish ends the pickle, the value of which is the only one on the stack, and reads
+// what BytesFrom was given. The caller owns the bytes; the encoder is of no use any
+// more.
 func (e *Encoder) Finish() ([]byte, error) {
-	e.op(opStop)
-	e.closeFrame()
-	return e.buf, e.err
+	parts, err := e.Parts()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(parts) == 1:
+		return parts[0].Bytes, nil
+	}
+	var b bytes.Buffer
+	for _, p := range parts {
+		if err := p.Write(&b); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), nil
 }
 
 // Value writes a tree of this package's values.
@@ -233,12 +248,18 @@ func (e *Encoder) Bytes(b []byte) {
 	e.buf = append(e.buf, b...)
 }
 
-// BytesFrom writes as bytes the n bytes at off of r, without a copy between.
+// BytesFrom writes as bytes the n bytes at off of r. They are read when the pickle
+// is written, see [Encoder.Parts]; only of a few a copy is taken.
 func (e *Encoder) BytesFrom(r io.ReaderAt, off, n int64) {
 	if e.err != nil {
 		return
 	}
 	e.bytesHeader(n)
+	if n >= minRange {
+		e.ranges = append(e.ranges, span{len(e.buf), Part{From: r, Off: off, N: n}})
+		e.ranged += n
+		return
+	}
 	at := len(e.buf)
 	e.buf = slices.Grow(e.buf, int(n))[:at+int(n)]
 	if got, err := r.ReadAt(e.buf[at:], off); int64(got) < n {
@@ -357,7 +378,7 @@ func (e *Encoder) op(op byte) {
 // begin is where a value begins, the one place where Python's pickler looks
 // whether the open frame is full.
 func (e *Encoder) begin() {
-	if e.frame >= 0 && len(e.buf)-e.frame-frameHeader >= frameTarget {
+	if e.frame >= 0 && e.framed() >= frameTarget {
 		e.closeFrame()
 	}
 	e.openFrame()
@@ -365,7 +386,7 @@ func (e *Encoder) begin() {
 
 func (e *Encoder) openFrame() {
 	if e.frame < 0 {
-		e.frame = len(e.buf)
+		e.frame, e.ranged = len(e.buf), 0
 		e.buf = append(e.buf, opFrame, 0, 0, 0, 0, 0, 0, 0, 0)
 	}
 }
@@ -374,14 +395,16 @@ func (e *Encoder) closeFrame() {
 	if e.frame < 0 {
 		return
 	}
-	body := e.frame + frameHeader
-	if n := len(e.buf) - body; n >= frameMin {
+	if n := e.framed(); n >= frameMin {
 		binary.LittleEndian.PutUint64(e.buf[e.frame+1:], uint64(n))
-	} else {
-		e.buf = append(e.buf[:e.frame], e.buf[body:]...)
+	} else { // too few for a range to be among them
+		e.buf = append(e.buf[:e.frame], e.buf[e.frame+frameHeader:]...)
 	}
 	e.frame = -1
 }
+
+// framed is how many bytes the open frame has so far.
+func (e *Encoder) framed() int64 { return int64(len(e.buf)-e.frame-frameHeader) + e.ranged }
 
 // leaveFrame ends the frame if what follows is n bytes that stand outside of one.
 func (e *Encoder) leaveFrame(n int64) {

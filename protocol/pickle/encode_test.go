@@ -139,3 +139,52 @@ func TestEncoderErrors(t *testing.T) {
 		t.Errorf("bytes %v, %v", got, err)
 	}
 }
+
+// TestRanges checks that bytes that are read only when a pickle is written change
+// nothing in it: neither what frames hold nor where they begin.
+func TestRanges(t *testing.T) {
+	data := make([]byte, 3*frameTarget)
+	for i := range data {
+		data[i] = byte(i * 7)
+	}
+	sizes := []int64{0, 1, 255, 256, minRange - 1, minRange, 5000, 60_000, 5000, 2, 65_535, 65_536, 1, 3 * frameTarget, minRange, 65_000, minRange, minRange}
+	write := func(bytes func(e *Encoder, n int64)) *Encoder {
+		e := NewEncoder(0)
+		e.EmptyList()
+		e.Mark()
+		for _, n := range sizes {
+			bytes(e, n)
+			e.String("and")
+		}
+		e.op(opAppends)
+		return e
+	}
+	want, err := write(func(e *Encoder, n int64) { e.Bytes(data[:n]) }).Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := func(e *Encoder, n int64) { e.BytesFrom(bytes.NewReader(data), 0, n) }
+	if got, err := write(later).Finish(); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("another pickle, of %d bytes and not %d, %v", len(got), len(want), err)
+	}
+	parts, err := write(later).Parts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int64
+	var ranges []int64
+	for i := range parts {
+		n += parts[i].Len()
+		if parts[i].From != nil {
+			ranges = append(ranges, parts[i].N)
+		}
+	}
+	if diff := cmp.Diff([]int64{1024, 5000, 60_000, 5000, 65_535, 65_536, 3 * frameTarget, 1024, 65_000, 1024, 1024}, ranges); diff != "" || n != int64(len(want)) {
+		t.Errorf("%d bytes for %d, ranges -want +got:\n%s", n, len(want), diff)
+	}
+	e := NewEncoder(0)
+	e.BytesFrom(strings.NewReader("abc"), 0, minRange)
+	if _, err := e.Finish(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a range past the end: %v", err)
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The most connections of each kind at once. Each kind has room of its own: thousands
+// of watches, or of clients that say nothing, take none from a new request.
+const (
+	maxReading = 512  // of engines, whose requests are not there yet
+	maxStates  = 1024 // of engines and control clients that wait for weights
+	maxWatches = 4096
+	maxControl = 128 // control clients whose requests are not there yet
+	maxAsked   = 128 // control clients that wait for another answer
+)
+
+// crowd counts connections by what they are there for.
+type crowd struct {
+	engines, control       lobby
+	states, watches, asked places
+	open                   atomic.Int64 // connections of all kinds
+}
+
+// newCrowd has room for as many connections as half of so many open files allow: the
+// rest are segments, loads and what else comes and goes.
+func newCrowd(files uint64) *crowd {
+	c := &crowd{
+		states: places{what: "requests that wait for weights"}, watches: places{what: "engines that watch"}, asked: places{what: "control requests"},
+	}
+	share := func(most int, part uint64) int { return min(most, max(4, int(min(files, 1<<20)/part))) }
+	c.engines.max, c.control.max = share(maxReading, 32), share(maxControl, 32)
+	c.states.max, c.watches.max, c.asked.max = int64(share(maxStates, 8)), int64(share(maxWatches, 4)), int64(share(maxAsked, 32))
+	return c
+}
+
+// openFiles is how many files this process may open.
+func openFiles() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // the usual one
+	}
+	return limit.Cur
+}
+
+// lobby is where connections are whose request is being read. Where all places are
+// taken the newest gets that of the one that has been there longest: a request that is
+// sent at once is there at once, and what says nothing must not keep it out.
+type lobby struct {
+	max int
+
+	mu   sync.Mutex
+	here []*visitor // the one that came first is the first
+}
+
+// visitor is a connection in a lobby.
+type visitor struct {
+	lobby *lobby
+	ctx   context.Context // done when its time in the lobby is over
+	end   context.CancelCauseFunc
+}
+
+// errCrowded is why a request is not waited for any longer.
+var errCrowded = errors.New("read request: it has not come, and newer ones need its place")
+
+// enter takes a place until leave, for a connection that ends with ctx.
+func (l *lobby) enter(ctx context.Context) *visitor {
+	v := &visitor{lobby: l}
+	v.ctx, v.end = context.WithCancelCause(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shrink(l.max - 1)
+	l.here = append(l.here, v)
+	return v
+}
+
+// sendAway has the one leave that has been there longest.
+func (l *lobby) sendAway() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shrink(len(l.here) - 1)
+}
+
+// shrink sends away all but n. Precondition: mu is held.
+func (l *lobby) shrink(n int) {
+	for len(l.here) > max(n, 0) {
+		l.here[0].end(errCrowded)
+		l.here = slices.Delete(l.here, 0, 1)
+	}
+}
+
+// leave gives the place back. It is false where that was given to another.
+func (v *visitor) leave() bool {
+	v.lobby.mu.Lock()
+	defer v.lobby.mu.Unlock()
+	i := slices.Index(v.lobby.here, v)
+	if i >= 0 {
+		v.lobby.here = slices.Delete(v.lobby.here, i, i+1)
+	}
+	return i >= 0
+}
+
+// places are for connections that wait for something and are not sent away.
+type places struct {
+	what  string // takes them
+	max   int64
+	taken atomic.Int64
+}
+
+// take takes a place, if there is one, until leave.
+func (p *places) take() bool {
+	if p.taken.Add(1) > p.max {
+		p.taken.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (p *places) leave() { p.taken.Add(-1) }
+
+// full is the error of one that finds no place.
+func (p *places) full() error {
+	return fmt.Errorf("there are %d %s already, as many as there is room for", p.max, p.what)
+}
+
+// await has read read a request, which has to come whole within its time. Came is false
+// where there is none; then the error is nil where nobody asked anything.
+func (s *Server) await(conn *net.UnixConn, v *visitor, read func() error) (came bool, err error) {
+	limit := time.Duration(s.configuration().RequestTimeout)
+	_ = conn.SetReadDeadline(time.Now().Add(limit)) // a connection that is closed shows at the read
+	stop := context.AfterFunc(v.ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
+	err = read()
+	stop()
+	stays := v.leave()
+	switch {
+	case err != nil:
+		return false, unread(v.ctx, err, limit)
+	case !stays: // in the last moment; the deadline may be set yet
+		return false, errCrowded
+	}
+	v.end(nil)
+	_ = conn.SetReadDeadline(time.Time{})
+	return true, nil
+}

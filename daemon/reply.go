@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/resolve"
+)
+
+// slowest is how fast, in bytes a second, an engine takes a reply at the least. It
+// has time for that beside the request's: the reply may be a model by value.
+const slowest = 100 << 20
+
+// maxReplies is how much memory the replies to get_state that are being made and
+// written may take together, in bytes. A model of 500 tensors takes 60 KB of it, and
+// an engine that reads gives that back at once.
+const maxReplies = 64 << 20
+
+// answer replies and logs if that can't be done: the request ends here.
+func (s *Server) answer(conn *net.UnixConn, p peer, payload []byte) {
+	if err := s.reply(conn, payload); err != nil {
+		s.log.Warn("reply not written", "pid", p.pid, "err", err)
+	}
+}
+
+// reply writes a reply within its time.
+func (s *Server) reply(conn *net.UnixConn, payload []byte) error {
+	return s.send(conn, protocol.Whole(payload), nil)
+}
+
+// send writes a reply within its time. Last is called before its last part is written.
+func (s *Server) send(conn *net.UnixConn, m protocol.Message, last func()) error {
+	limit := time.Duration(s.configuration().RequestTimeout) + time.Duration(m.Len()/slowest)*time.Second
+	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return fmt.Errorf("write reply: %w", err)
+	}
+	return protocol.WriteMessage(outlet{conn}, m, last)
+}
+
+// state is the reply that hands out an entry, which has to be held until its last part
+// is written. The caller calls done when the reply is written or given up.
+func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (m protocol.Message, done func(), err error) {
+	form, err := s.form(request, hold, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	state := protocol.State{
+		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: s.o.UUID,
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.configuration().RequestTimeout), errUnread)
+	defer cancel()
+	done, err = s.replies.Take(ctx, state.EncodedBytes())
+	if err != nil {
+		return nil, nil, fmt.Errorf("make reply: %w", err)
+	}
+	m, err = protocol.EncodeState(state, form)
+	if err != nil {
+		done()
+		return nil, nil, tooLong(err)
+	}
+	return m, done, nil
+}
+
+// tooLong makes a lasting no of the error of a reply that no engine would take.
+func tooLong(err error) error {
+	var long *protocol.FrameSizeError
+	if !errors.As(err, &long) {
+		return err
+	}
+	return &resolve.Refusal{
+		Field: "checkpoint", Reason: fmt.Sprintf("a reply by value has at most %d bytes, and this one has %d", long.Limit, long.Bytes),
+		Hint: `set handles = "mapped" in wcache.toml`,
+	}
+}
+
+// errUnread is the error of a reply that there is no memory for.
+var errUnread = errors.New("other engines don't read theirs, which take all the memory that is for replies")
