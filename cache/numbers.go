@@ -6,7 +6,9 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,37 +16,41 @@ import (
 )
 
 // firstNumber is above the descriptors of sockets and files that come and go.
-const firstNumber = 1024
+const firstNumber = 8192
 
 // firstBelow is the first number where so many files may be open: few of them leave
 // half to segments.
 func firstBelow(limit int) int { return min(firstNumber, limit/2) }
 
-// numbers gives segments descriptor numbers that have not been used before. An
-// engine is told a number and uses it a little later: a number that came to mean
-// another segment meanwhile would give it the wrong weights, while one that
-// means nothing any more gives it an error.
+// fetchTime is how long after it was told a number an engine may fetch the descriptor.
+// It asks for its reply for 5 minutes at most, and maps what it reads at once.
+const fetchTime = 10 * time.Minute
+
+// numbers gives segments descriptor numbers that nothing else had lately. An engine is
+// told a number and uses it a little later: a number that came to mean another segment
+// meanwhile would give it the wrong weights, while one that means nothing any more
+// gives it an error. Its zero value is ready.
 type numbers struct {
-	mu   sync.Mutex
-	next int
+	now func() time.Time // nil: time.Now
+
+	mu    sync.Mutex
+	next  int
+	rests map[int]time.Time // numbers of segments that were closed, and when
 }
 
-// raise moves the segments of contents to fresh numbers. When the limit of open
-// files is reached, numbers start over.
+// raise moves the segments of contents to numbers that no segment has had for
+// fetchTime. Where few files may be open there may be none.
 func (n *numbers) raise(c *Contents) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("number descriptor: %w", err)
 	}
-	first := firstBelow(int(min(limit.Cur, 2*firstNumber)))
+	end := int(min(limit.Cur, 1<<31-1)) // a number is a C int
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wake()
 	for i, s := range c.Segments {
-		n.next = max(n.next, first)
-		got, err := unix.FcntlInt(uintptr(s.FD.Int()), unix.F_DUPFD_CLOEXEC, n.next)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMFILE) { // past the limit
-			got, err = unix.FcntlInt(uintptr(s.FD.Int()), unix.F_DUPFD_CLOEXEC, first)
-		}
+		got, err := n.dup(s.FD.Int(), firstBelow(end), end)
 		if err != nil {
 			return fmt.Errorf("number descriptor: %w", err)
 		}
@@ -55,8 +61,64 @@ func (n *numbers) raise(c *Contents) error {
 		if err := s.FD.Close(); err != nil {
 			return errors.Join(err, owned.Close())
 		}
+		owned.OnClose(n.rest) // from now on the number may be told
 		c.Segments[i].FD = owned
 		n.next = got + 1
 	}
 	return nil
+}
+
+// dup duplicates a descriptor to a number from first on and below end: the next one
+// after the last that was given, and from first on again at the end. Precondition: mu
+// is held.
+func (n *numbers) dup(from, first, end int) (int, error) {
+	at := min(max(n.next, first), end)
+	for range end - first {
+		if at == end {
+			at = first
+		}
+		if _, resting := n.rests[at]; resting || isOpen(at) {
+			at++
+			continue
+		}
+		got, err := unix.FcntlInt(uintptr(from), unix.F_DUPFD_CLOEXEC, at)
+		if err != nil {
+			return 0, err
+		}
+		if got == at {
+			return got, nil
+		}
+		_ = unix.Close(got) // another goroutine has just got the number; this one may rest
+		at++
+	}
+	return 0, fmt.Errorf("the %d numbers for segments are in use or were within the last %v: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", end-first, fetchTime)
+}
+
+// isOpen reports whether a descriptor has the number.
+func isOpen(n int) bool {
+	_, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
+	return err == nil
+}
+
+// rest notes that a segment's descriptor is being closed.
+func (n *numbers) rest(number int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.rests == nil {
+		n.rests = make(map[int]time.Time)
+	}
+	n.rests[number] = n.time()
+}
+
+// wake forgets the numbers that have rested. Precondition: mu is held.
+func (n *numbers) wake() {
+	now := n.time()
+	maps.DeleteFunc(n.rests, func(_ int, closed time.Time) bool { return now.Sub(closed) >= fetchTime })
+}
+
+func (n *numbers) time() time.Time {
+	if n.now == nil {
+		return time.Now()
+	}
+	return n.now()
 }

@@ -33,15 +33,16 @@ type crowd struct {
 	open                   atomic.Int64 // connections of all kinds
 }
 
-// newCrowd has room for as many connections as half of so many open files allow: the
-// rest are segments, loads and what else comes and goes.
+// newCrowd has room for less than half of so many open files: the numbers of that half
+// are those of what comes and goes, connections, loads and logs; the others are those
+// of segments.
 func newCrowd(files uint64) *crowd {
 	c := &crowd{
 		states: places{what: "requests that wait for weights"}, watches: places{what: "engines that watch"}, asked: places{what: "control requests"},
 	}
 	share := func(most int, part uint64) int { return min(most, max(4, int(min(files, 1<<20)/part))) }
 	c.engines.max, c.control.max = share(maxReading, 32), share(maxControl, 32)
-	c.states.max, c.watches.max, c.asked.max = int64(share(maxStates, 8)), int64(share(maxWatches, 4)), int64(share(maxAsked, 32))
+	c.states.max, c.watches.max, c.asked.max = int64(share(maxStates, 8)), int64(share(maxWatches, 5)), int64(share(maxAsked, 32))
 	return c
 }
 

@@ -21,6 +21,7 @@ import (
 // descriptor, a number got from Int must not be used after Close.
 type FD struct {
 	n       atomic.Int64 // -1 once closed or disowned
+	closing func(n int)
 	cleanup runtime.Cleanup
 }
 
@@ -42,11 +43,18 @@ func New(n int) (*FD, error) {
 // Int is the descriptor's number, -1 after Close or Disown.
 func (f *FD) Int() int { return int(f.n.Load()) }
 
+// OnClose has Close call do with the descriptor's number, while that is its own for the
+// last time. Call it before others have f.
+func (f *FD) OnClose(do func(n int)) { f.closing = do }
+
 // Close closes the descriptor. A second Close, or one after Disown, does nothing.
 func (f *FD) Close() error {
 	n := f.Disown()
 	if n < 0 {
 		return nil
+	}
+	if f.closing != nil {
+		f.closing(n)
 	}
 	if err := unix.Close(n); err != nil {
 		return fmt.Errorf("close descriptor %d: %w", n, err)

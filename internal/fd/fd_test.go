@@ -63,6 +63,28 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Who wants to know of the end of a descriptor is told once, before its number can be
+// another's.
+func TestOnClose(t *testing.T) {
+	f := null(t)
+	want := f.Int()
+	var got []int
+	f.OnClose(func(n int) {
+		got = append(got, n)
+		if !isOpen(n) {
+			t.Error("it is told too late")
+		}
+	})
+	if err := errors.Join(f.Close(), f.Close()); err != nil || len(got) != 1 || got[0] != want {
+		t.Errorf("told of %v, want %d once, %v", got, want, err)
+	}
+	f = null(t)
+	f.OnClose(func(int) { t.Error("a descriptor that was handed on is not closed") })
+	if err := unix.Close(f.Disown()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Whatever races for a descriptor, one wins: a descriptor that is closed twice
 // may by then be somebody else's.
 func TestCloseOnce(t *testing.T) {
