@@ -24,6 +24,7 @@ var allowed = map[string][]string{
 	"stamp":                {},
 	"internal/fd":          {},
 	"internal/testmain":    {"internal/fd"},
+	"internal/hungfs":      {"internal/fd"},
 	"config":               {},
 	"weights/safetensors":  {"tensor"},
 	"weights/hfconfig":     {"tensor"},
