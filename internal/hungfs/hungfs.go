@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +42,7 @@ type FS struct {
 	dir   string
 	files fs.FS
 	dev   *os.File
-	raw   rawReader
+	raw   syscall.RawConn
 	ended chan struct{} // closed when the server's goroutine has ended
 	err   error         // why it ended, to be read after that
 	done  chan struct{} // closed by Close
@@ -113,6 +114,17 @@ func (f *FS) Resume() {
 	if !f.answers() {
 		close(f.open)
 	}
+}
+
+// Waiting reports whether a program waits for an answer: whether somebody has
+// looked below the mount since it hangs. It may be true for a moment while the
+// file system answers.
+func (f *FS) Waiting() bool {
+	n := 0
+	err := f.raw.Control(func(fd uintptr) {
+		n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // it can only be interrupted
+	})
+	return err == nil && n == 1 // else it is closed
 }
 
 // answers reports whether it isn't hung. Precondition: mu is held.

@@ -103,21 +103,6 @@ func look(path string) <-chan error {
 	return c
 }
 
-// waiting reports whether the kernel holds a request for the server.
-func waiting(f *FS) bool {
-	p := []unix.PollFd{{Events: unix.POLLIN}}
-	raw, err := f.dev.SyscallConn()
-	if err != nil {
-		return false
-	}
-	n := 0
-	err = raw.Control(func(fd uintptr) {
-		p[0].Fd = int32(fd)
-		n, _ = unix.Poll(p, 0)
-	})
-	return err == nil && n == 1
-}
-
 // TestHang looks at a path that is known to the kernel: it keeps nothing.
 func TestHang(t *testing.T) {
 	f, dir := mount(t)
@@ -128,7 +113,7 @@ func TestHang(t *testing.T) {
 		f.Hang()
 		f.Hang()
 		answer := look(filepath.Join(dir, "a"))
-		testmain.Eventually(t, "a request waits", func() bool { return waiting(f) })
+		testmain.Eventually(t, "a request waits", f.Waiting)
 		select {
 		case err := <-answer:
 			t.Fatalf("a hung file system has answered: %v", err)
@@ -156,7 +141,7 @@ func TestClose(t *testing.T) {
 		_, err := d.Stat()
 		answer <- err
 	}()
-	testmain.Eventually(t, "a request waits", func() bool { return waiting(f) })
+	testmain.Eventually(t, "a request waits", f.Waiting)
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +175,7 @@ func TestKilled(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	testmain.Eventually(t, "a request waits", func() bool { return waiting(f) })
+	testmain.Eventually(t, "a request waits", f.Waiting)
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

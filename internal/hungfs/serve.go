@@ -18,12 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawReader is the part of syscall.RawConn that waits until there is something to
-// read.
-type rawReader interface {
-	Read(func(fd uintptr) bool) error
-}
-
 // serve answers requests until the file system is closed or unmounted.
 func (f *FS) serve() error {
 	buf := make([]byte, minRequest)
