@@ -8,8 +8,9 @@
 //	bench -wcache bin/wcache -only hits
 //
 // It needs 2 GiB in the temporary folder, which should be in the page cache, and
-// 5 GiB of memory; a mount that hangs takes root. Measured are medians, with the least and the greatest: a busy
-// machine shows there. CPU time tells more of it than speed does.
+// 5 GiB of memory; a mount that hangs takes root. Measured are medians, with the
+// least and the greatest: a busy machine shows there. CPU time tells more of it than
+// speed does.
 package main
 
 import (
