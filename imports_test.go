@@ -27,6 +27,7 @@ var allowed = map[string][]string{
 	"internal/quota":       {},
 	"internal/testmain":    {"internal/fd"},
 	"attached":             {"internal/fd"},
+	"internal/hungfs":      {"internal/fd"},
 	"config":               {},
 	"weights/safetensors":  {"tensor"},
 	"weights/hfconfig":     {"tensor"},

@@ -14,23 +14,34 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/protocol/pickle"
 	"github.com/wcache/wcache/weights"
 )
 
-// A Llama of 2.0 GiB in bfloat16, which an engine sees as 444 entries.
-const (
-	layers   = 44
-	hidden   = 1536
-	inner    = 3840
-	heads    = 12
-	kvHeads  = 4
-	headSize = hidden / heads
-	vocab    = 6144
-	shards   = 4
-)
+// llama is the size of a Llama in bfloat16.
+type llama struct {
+	layers, shards                                 int
+	hidden, inner, heads, kvHeads, headSize, vocab int64
+}
+
+// large is of 2.0 GiB, which an engine sees as 444 entries.
+func large() llama {
+	return llama{layers: 44, shards: 4, hidden: 1536, inner: 3840, heads: 12, kvHeads: 4, headSize: 128, vocab: 6144}
+}
+
+// small has as many entries in 3 MB.
+func small() llama {
+	return llama{layers: 44, shards: 2, hidden: 64, inner: 96, heads: 4, kvHeads: 2, headSize: 16, vocab: 128}
+}
+
+// tiny is a model as the folders of a machine have many.
+func tiny() llama {
+	return llama{layers: 1, shards: 2, hidden: 16, inner: 16, heads: 2, kvHeads: 1, headSize: 8, vocab: 16}
+}
 
 // tensorShape is one tensor of the checkpoint.
 type tensorShape struct {
@@ -46,41 +57,46 @@ func (t tensorShape) bytes() int64 {
 	return n
 }
 
-// tensorsOf lists the tensors of a shard, in the order of its bytes.
-func tensorsOf(shard int) []tensorShape {
+// tensors lists the tensors of a shard, in the order of its bytes.
+func (l llama) tensors(shard int) []tensorShape {
 	var list []tensorShape
 	add := func(name string, shape ...int64) { list = append(list, tensorShape{name + ".weight", shape}) }
 	if shard == 0 {
-		add("model.embed_tokens", vocab, hidden)
+		add("model.embed_tokens", l.vocab, l.hidden)
 	}
-	for i := shard * layers / shards; i < (shard+1)*layers/shards; i++ {
+	for i := shard * l.layers / l.shards; i < (shard+1)*l.layers/l.shards; i++ {
 		layer := fmt.Sprintf("model.layers.%d.", i)
-		add(layer+"input_layernorm", hidden)
-		add(layer+"mlp.down_proj", hidden, inner)
-		add(layer+"mlp.gate_proj", inner, hidden)
-		add(layer+"mlp.up_proj", inner, hidden)
-		add(layer+"post_attention_layernorm", hidden)
-		add(layer+"self_attn.k_proj", kvHeads*headSize, hidden)
-		add(layer+"self_attn.o_proj", hidden, hidden)
-		add(layer+"self_attn.q_proj", hidden, hidden)
-		add(layer+"self_attn.v_proj", kvHeads*headSize, hidden)
+		add(layer+"input_layernorm", l.hidden)
+		add(layer+"mlp.down_proj", l.hidden, l.inner)
+		add(layer+"mlp.gate_proj", l.inner, l.hidden)
+		add(layer+"mlp.up_proj", l.inner, l.hidden)
+		add(layer+"post_attention_layernorm", l.hidden)
+		add(layer+"self_attn.k_proj", l.kvHeads*l.headSize, l.hidden)
+		add(layer+"self_attn.o_proj", l.hidden, l.hidden)
+		add(layer+"self_attn.q_proj", l.hidden, l.hidden)
+		add(layer+"self_attn.v_proj", l.kvHeads*l.headSize, l.hidden)
 	}
-	if shard == shards-1 {
-		add("model.norm", hidden)
-		add("lm_head", vocab, hidden)
+	if shard == l.shards-1 {
+		add("model.norm", l.hidden)
+		add("lm_head", l.vocab, l.hidden)
 	}
 	return list
 }
 
-// prepare writes the checkpoint, unless it is there, and the request for it.
+// prepare writes the checkpoint of 2 GiB, unless it is there, and the request for it.
 func (b *bench) prepare() error {
-	config := filepath.Join(b.model, "config.json")
-	if _, err := os.Stat(config); errors.Is(err, fs.ErrNotExist) {
-		if err := b.writeModel(config); err != nil {
+	if _, err := os.Stat(filepath.Join(b.model, "config.json")); errors.Is(err, fs.ErrNotExist) {
+		if err := large().write(b.model, nil); err != nil {
 			return err
 		}
+		unix.Sync() // or the disk is busy with it while others are measured
 	}
-	d, err := weights.Open(b.model)
+	return requestFor(b.model, b.request)
+}
+
+// requestFor writes the get_state of an engine on a model to a file.
+func requestFor(model, path string) error {
+	d, err := weights.Open(model)
 	if err != nil {
 		return err
 	}
@@ -88,32 +104,38 @@ func (b *bench) prepare() error {
 	if err != nil {
 		return err
 	}
-	return writeRequest(b.request, key)
+	return writeRequest(path, key)
 }
 
-// writeModel writes the configuration last: a model that has one is whole.
-func (b *bench) writeModel(config string) error {
-	if err := os.MkdirAll(b.model, 0o700); err != nil {
+// shard is the name of a file.
+func (l llama) shard(i int) string {
+	return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, l.shards)
+}
+
+// write makes a model directory. The metadata goes into the headers and makes them
+// differ from those of other models of one size. The configuration comes last: a
+// model that has one is whole.
+func (l llama) write(dir string, metadata map[string]string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	files := make(map[string]string)
-	for i := range shards {
-		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, shards)
-		list := tensorsOf(i)
+	for i := range l.shards {
+		list := l.tensors(i)
 		for _, t := range list {
-			files[t.name] = name
+			files[t.name] = l.shard(i)
 		}
-		if err := writeShard(filepath.Join(b.model, name), list); err != nil {
+		if err := writeShard(filepath.Join(dir, l.shard(i)), list, metadata); err != nil {
 			return err
 		}
 	}
-	if err := writeJSON(filepath.Join(b.model, "model.safetensors.index.json"), map[string]any{"weight_map": files}); err != nil {
+	if err := writeJSON(filepath.Join(dir, "model.safetensors.index.json"), map[string]any{"weight_map": files}); err != nil {
 		return err
 	}
-	return writeJSON(config, map[string]any{
+	return writeJSON(filepath.Join(dir, "config.json"), map[string]any{
 		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "dtype": "bfloat16", "hidden_act": "silu",
-		"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
-		"num_key_value_heads": kvHeads, "head_dim": headSize, "vocab_size": vocab, "max_position_embeddings": 4096,
+		"hidden_size": l.hidden, "intermediate_size": l.inner, "num_hidden_layers": l.layers, "num_attention_heads": l.heads,
+		"num_key_value_heads": l.kvHeads, "head_dim": l.headSize, "vocab_size": l.vocab, "max_position_embeddings": 4096,
 		"rms_norm_eps": 1e-5, "tie_word_embeddings": false,
 		"rope_parameters": map[string]any{"rope_theta": 500000.0, "rope_type": "default"},
 	})
@@ -128,8 +150,11 @@ func writeJSON(path string, v any) error {
 }
 
 // writeShard writes a safetensors file of numbers such as weights are.
-func writeShard(path string, list []tensorShape) error {
+func writeShard(path string, list []tensorShape, metadata map[string]string) error {
 	header, end := make(map[string]any), int64(0)
+	if metadata != nil {
+		header["__metadata__"] = metadata
+	}
 	for _, t := range list {
 		header[t.name] = map[string]any{"dtype": "BF16", "shape": t.shape, "data_offsets": []int64{end, end + t.bytes()}}
 		end += t.bytes()
@@ -146,16 +171,13 @@ func writeShard(path string, list []tensorShape) error {
 		return err
 	}
 	_, err = f.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...))
-	piece := make([]byte, 1<<20)
+	piece := make([]byte, min(1<<20, end))
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := 0; i < len(piece); i += 2 {
 		binary.LittleEndian.PutUint16(piece[i:], uint16(math.Float32bits(float32(random.NormFloat64()*0.02))>>16))
 	}
 	for left := end; left > 0 && err == nil; left -= int64(len(piece)) {
 		_, err = f.Write(piece[:min(left, int64(len(piece)))])
-	}
-	if err == nil {
-		err = f.Sync() // or the disk is busy with it while others are measured
 	}
 	return errors.Join(err, f.Close())
 }

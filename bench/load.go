@@ -19,7 +19,7 @@ import (
 
 // loading compares loads with plain reads of the same files, in turns.
 func (b *bench) loading(ctx context.Context) (err error) {
-	s, err := b.start(false)
+	s, err := b.start(false, b.model)
 	if err != nil {
 		return err
 	}

@@ -5,10 +5,12 @@
 // run it, and prints what it measured beside what was aimed at:
 //
 //	bench -wcache bin/wcache
+//	bench -wcache bin/wcache -only hits
 //
 // It needs 2 GiB in the temporary folder, which should be in the page cache, and
-// 5 GiB of memory. Measured are medians, with the least and the greatest: a busy
-// machine shows there. CPU time tells more of it than speed does.
+// 5 GiB of memory; a mount that hangs takes root. Measured are medians, with the
+// least and the greatest: a busy machine shows there. CPU time tells more of it than
+// speed does.
 package main
 
 import (
@@ -19,6 +21,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"golang.org/x/sys/unix"
@@ -27,18 +31,25 @@ import (
 func main() {
 	program := flag.String("wcache", "bin/wcache", "the program to measure")
 	keep := flag.String("dir", "", "folder for the checkpoint, which stays there for the next run; \"\": a temporary one")
+	only := flag.String("only", "", "what to measure, with commas: "+strings.Join(names(), ", ")+"; \"\": everything")
 	role := flag.String("role", "", "used internally: what this process plays")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
+	args := flag.Args()
+	if part := strings.Fields(os.Getenv(roleVariable)); len(part) > 0 {
+		*role, args = part[0], part[1:]
+	}
 	var err error
 	switch *role {
 	case "":
-		err = run(ctx, *program, *keep)
+		err = run(ctx, *program, *keep, *only)
 	case roleEngine:
-		err = playEngine(flag.Arg(0), flag.Arg(1))
+		err = playEngine(args[0], args[1])
+	case roleServer:
+		err = playServer(args[0], args[1])
 	case roleActivate:
-		err = becomeService(flag.Arg(0), flag.Args()[1:])
+		err = becomeService(args[0], args[1:])
 	default:
 		err = fmt.Errorf("play: no role %q", *role)
 	}
@@ -63,7 +74,47 @@ type bench struct {
 	results []result
 }
 
-func run(ctx context.Context, program, keep string) (err error) {
+// measurement is a part of the table.
+type measurement struct {
+	name string
+	do   func(*bench, context.Context) error
+	big  bool // it needs the checkpoint of 2 GiB
+}
+
+func measurements() []measurement {
+	return []measurement{
+		{"idle", (*bench).firstConnection, true}, {"serving", (*bench).serving, true},
+		{"loading", (*bench).loading, true}, {"hits", (*bench).hits, false},
+	}
+}
+
+func names() []string {
+	var list []string
+	for _, m := range measurements() {
+		list = append(list, m.name)
+	}
+	return list
+}
+
+// chosen gives the measurements of a list with commas, all where it is empty.
+func chosen(only string) ([]measurement, error) {
+	if only == "" {
+		return measurements(), nil
+	}
+	wanted := strings.Split(only, ",")
+	for _, name := range wanted {
+		if !slices.Contains(names(), name) {
+			return nil, fmt.Errorf("choose measurements: no %q among %q", name, names())
+		}
+	}
+	return slices.DeleteFunc(measurements(), func(m measurement) bool { return !slices.Contains(wanted, m.name) }), nil
+}
+
+func run(ctx context.Context, program, keep, only string) (err error) {
+	list, err := chosen(only)
+	if err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "wcache-bench-")
 	if err != nil {
 		return err
@@ -76,12 +127,14 @@ func run(ctx context.Context, program, keep string) (err error) {
 		keep = dir
 	}
 	b := &bench{program: program, dir: dir, model: filepath.Join(keep, "model"), request: filepath.Join(dir, "get_state")}
-	fmt.Fprintln(os.Stderr, "bench: making a checkpoint of 2 GiB")
-	if err := b.prepare(); err != nil {
-		return err
+	if slices.ContainsFunc(list, func(m measurement) bool { return m.big }) {
+		fmt.Fprintln(os.Stderr, "bench: making a checkpoint of 2 GiB")
+		if err := b.prepare(); err != nil {
+			return err
+		}
 	}
-	for _, measure := range []func(context.Context) error{b.firstConnection, b.serving, b.loading} {
-		if err := measure(ctx); err != nil {
+	for _, m := range list {
+		if err := m.do(b, ctx); err != nil {
 			return err
 		}
 	}

@@ -4,25 +4,18 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
-
-	"github.com/wcache/wcache/protocol"
-	"github.com/wcache/wcache/protocol/pickle"
 )
 
 // firstConnection measures an idle service from the connection to its reply.
 func (b *bench) firstConnection(ctx context.Context) error {
-	payload, err := pickle.Encode(&pickle.Dict{Items: []pickle.Item{{Key: "cmd", Value: protocol.GetMemory}}})
+	frame, err := askMemory()
 	if err != nil {
-		return err
-	}
-	var frame bytes.Buffer
-	if err := protocol.WriteFrame(&frame, payload); err != nil {
 		return err
 	}
 	var times sample
@@ -30,12 +23,12 @@ func (b *bench) firstConnection(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		s, err := b.start(true)
+		s, err := b.start(true, b.model)
 		if err != nil {
 			return err
 		}
 		begin := time.Now()
-		reply, _, err := exchange(s.socket, frame.Bytes())
+		reply, _, err := exchange(s.socket, frame)
 		times.addTime(time.Since(begin))
 		if err == nil {
 			_, err = decode(reply)
@@ -50,7 +43,7 @@ func (b *bench) firstConnection(ctx context.Context) error {
 
 // serving measures get_state of a model that is held, and what holding it takes.
 func (b *bench) serving(ctx context.Context) (err error) {
-	s, err := b.start(false)
+	s, err := b.start(false, b.model)
 	if err != nil {
 		return err
 	}
@@ -141,7 +134,7 @@ func (b *bench) together(ctx context.Context, s *service) error {
 
 // cost is the daemon's CPU time for n engines of which some ask at once.
 func (b *bench) cost(s *service, n, atOnce int) (took time.Duration, err error) {
-	e, err := startEngines(n, s.socket, b.request)
+	e, err := startEngines(n, launch{socket: s.socket, request: b.request})
 	defer func() { err = errors.Join(err, e.end()) }()
 	if err != nil {
 		return 0, err
@@ -151,8 +144,12 @@ func (b *bench) cost(s *service, n, atOnce int) (took time.Duration, err error) 
 		return 0, err
 	}
 	for i := 0; i < n; i += atOnce {
-		if err := e.ask(i, i+atOnce); err != nil {
+		list, err := e.ask(i, i+atOnce)
+		if err != nil {
 			return 0, err
+		}
+		if slices.ContainsFunc(list, func(a answer) bool { return a.Kind != granted }) {
+			return 0, errors.New("measure CPU time: an engine was not given the model")
 		}
 	}
 	after, err := s.cpu()

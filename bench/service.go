@@ -29,9 +29,9 @@ type service struct {
 	socket string
 }
 
-// start starts a service that knows the model and nothing else of this user. An
+// start starts a service with some roots, that knows nothing else of this user. An
 // activated one begins to run at the first connection.
-func (b *bench) start(activated bool) (*service, error) {
+func (b *bench) start(activated bool, roots ...string) (*service, error) {
 	dir, err := os.MkdirTemp(b.dir, "service-")
 	if err != nil {
 		return nil, err
@@ -41,7 +41,10 @@ func (b *bench) start(activated bool) (*service, error) {
 	if err := os.WriteFile(config, nil, 0o600); err != nil {
 		return nil, err
 	}
-	args := []string{b.program, "serve", "--device", "host", "--config", config, "--state", filepath.Join(dir, "state"), "--root", b.model}
+	args := []string{b.program, "serve", "--device", "host", "--config", config, "--state", filepath.Join(dir, "state")}
+	for _, r := range roots {
+		args = append(args, "--root", r)
+	}
 	if activated {
 		args = append([]string{"/proc/self/exe", "-role", roleActivate, s.socket}, args...)
 	} else {
@@ -60,7 +63,12 @@ func (b *bench) start(activated bool) (*service, error) {
 		return nil, err
 	}
 	// A socket that exists may not listen yet; a connection would wake the service.
-	for end := time.Now().Add(10 * time.Second); !listens(s.socket); time.Sleep(time.Millisecond) {
+	// The control socket comes second.
+	last := s.socket
+	if !activated {
+		last = control.Path(s.socket)
+	}
+	for end := time.Now().Add(10 * time.Second); !listens(last); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			text, _ := os.ReadFile(log.Name()) // shows as empty
 			return nil, errors.Join(fmt.Errorf("start service: it doesn't listen: %s", text), s.stop())

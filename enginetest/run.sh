@@ -4,9 +4,10 @@
 #
 # run.sh ENGINE VENV - the unmodified vLLM client, on a CPU, against wcache serve:
 # each line of cases.jsonl is one rank of a model, which has to come from wcache
-# and to equal what vLLM's own disk loader makes of it, bit for bit.
+# and to equal what vLLM's own disk loader makes of it, bit for bit. Then which.py:
+# of models that look alike, and of a model that changes, each engine gets its own.
 #
-# ENGINE is the folder of the engine's test bed (install.sh, run.sh); VENV is where
+# ENGINE is the folder of the engine's test bed (install.sh, run.sh, python); VENV is where
 # vLLM is, or will be, installed: some 10 GB, once.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -44,4 +45,9 @@ if [ "$good" != "$all" ]; then
 fi
 "$top/bin/wcache" --socket "$socket" status
 echo "$good passed, $((all - good)) failed"
-[ "$good" = "$all" ]
+
+mkdir "$dir/which"
+status=0
+HF_HOME=$dir/hf STOCK_ENGINE_VENV=$venv "$engine/python" "$here/which.py" "$top/bin/wcache" "$checkpoints/llama" "$dir/which" 2>"$dir/which.log" || status=$?
+[ "$status" = 0 ] || tail -n 40 "$dir/which.log" >&2
+[ "$good" = "$all" ] && [ "$status" = 0 ]

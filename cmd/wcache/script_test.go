@@ -100,7 +100,8 @@ func like(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: like FILE WANT")
 	}
 	got, want := ts.ReadFile(args[0]), os.Expand(ts.ReadFile(args[1]), ts.Getenv)
-	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(want), "…", "[^\n]*?") + "$"
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(want), "…", "[^\n]*?")
+	pattern = "^" + strings.ReplaceAll(pattern, "⋮\n", "(?:[^\n]*\n)*?") + "$" // any lines
 	if !regexp.MustCompile(pattern).MatchString(got) {
 		ts.Fatalf("got\n%swant\n%s", got, want)
 	}
