@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 			exit(hastyMain(os.Args[2]))
 		case "lock":
 			exit(lockMain(os.Args[2]))
+		case "serve": // as "vllm serve MODEL", which waits for the end of its input
+			_, err := io.Copy(io.Discard, os.Stdin)
+			exit(err)
 		}
 	}
 	// The race detector would have each child sleep for a second at its end.

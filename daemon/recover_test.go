@@ -35,6 +35,7 @@ import (
 type fdStore struct {
 	mu   sync.Mutex
 	held []Kept
+	full error // why there is no room
 }
 
 func newFDStore(t *testing.T) *fdStore {
@@ -47,7 +48,7 @@ func newFDStore(t *testing.T) *fdStore {
 	return s
 }
 
-func (s *fdStore) Room(int) error { return nil }
+func (s *fdStore) Room(int) error { return s.full }
 
 func (s *fdStore) Put(name string, f *fd.FD) error {
 	dup, err := f.Dup()

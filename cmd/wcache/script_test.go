@@ -93,8 +93,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// like FILE WANT compares whole texts, in which "…" stands for anything within a
-// line and variables are replaced.
+// like FILE WANT compares whole texts, in which "…" stands for anything within a line,
+// a line "⋮" for any lines, and variables are replaced.
 func like(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: like FILE WANT")
