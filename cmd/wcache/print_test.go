@@ -51,10 +51,10 @@ socket        /run/user/1000/vllm_weight_cache/host.sock
 memory        79.0 GiB cached in host memory
 requests      4 from memory, 3 loaded, 2 failed, 1 refused
 
-KEY            MODEL           RANK            SIZE       STATE           ENGINES   USED
-7c7c7c7c7c7c   Qwen3-30B-A3B   tp 0/1          57.0 GiB   ready, pinned   1         now
-b0b0b0b0b0b0   bge-m3          tp 0/1          1.0 GiB    leaving         0         41 min ago
-e9e9e9e9e9e9   Llama-3.1-8B    tp 1/2 pp 0/2   15.0 GiB   loading 62 %    0         now, 2.0 GiB/s
+KEY            MODEL           SURE BY   RANK            SIZE       STATE           ENGINES   USED
+7c7c7c7c7c7c   Qwen3-30B-A3B   -         tp 0/1          57.0 GiB   ready, pinned   1         now
+b0b0b0b0b0b0   bge-m3          -         tp 0/1          1.0 GiB    leaving         0         41 min ago
+e9e9e9e9e9e9   Llama-3.1-8B    -         tp 1/2 pp 0/2   15.0 GiB   loading 62 %    0         now, 2.0 GiB/s
 
 # read configuration: /etc/wcache/wcache.toml:3: unknown key "bugdet"
 # daemon 0.3.0, client 0.3.1: systemctl --user restart wcache@host.service keeps the weights
@@ -68,8 +68,8 @@ func TestWords(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{size(0), "0 B"}, {size(999), "999 B"}, {size(1000), "1.0 KiB"}, {size(1 << 20), "1.0 MiB"}, {size(999 << 20), "999.0 MiB"},
 		{size(1 << 40), "1.0 TiB"}, {size(1 << 60), "1048576.0 TiB"},
-		{span(0), "0 s"}, {span(59 * time.Second), "59 s"}, {span(time.Minute), "1 min"}, {span(61 * time.Minute), "1 h 1 min"},
-		{span(49 * time.Hour), "2 days"},
+		{period(0), "0 s"}, {period(59 * time.Second), "59 s"}, {period(time.Minute), "1 min"}, {period(61 * time.Minute), "1 h 1 min"},
+		{period(49 * time.Hour), "2 days"},
 		{word(nil), "None"}, {word(true), "True"}, {word(false), "False"}, {word(int64(3)), "3"},
 		{word(fingerprint.Tuple{"a", int64(1), fingerprint.Tuple{}}), "(a, 1, ())"},
 	} {
