@@ -62,7 +62,11 @@ func Locate(nameOrPath, revision string, env func(string) string) (dir string, t
 		return "", nil, &NotFound{Name: nameOrPath, Reason: "is neither an absolute path nor a model id; relative paths depend on the engine's working directory, so give it the absolute one"}
 	}
 	var first error
-	for _, cache := range HubCaches(env) {
+	caches := HubCaches(env)
+	if len(caches) == 0 {
+		return "", nil, &NotFound{Name: nameOrPath, Revision: revision, Reason: "no Hugging Face cache is known, as there is no home directory; set HOME or HF_HUB_CACHE"}
+	}
+	for _, cache := range caches {
 		dir, paths, err := Snapshot(cache, nameOrPath, revision)
 		tried = append(tried, paths...)
 		if err == nil {
@@ -81,7 +85,8 @@ func Locate(nameOrPath, revision string, env func(string) string) (dir string, t
 
 // HubCaches are the directories in which Hugging Face's libraries keep models, in
 // the order in which to look. The first follows constants.py of huggingface_hub
-// 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it.
+// 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it. What would
+// lie in the working directory, which is an engine's, is none of them.
 func HubCaches(env func(string) string) []string {
 	get := func(name, otherwise string) string {
 		v := env(name)
@@ -92,10 +97,10 @@ func HubCaches(env func(string) string) []string {
 	}
 	home := get("HF_HOME", filepath.Join(get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
 	hub := get("HF_HUB_CACHE", get("HUGGINGFACE_HUB_CACHE", filepath.Join(home, "hub")))
-	caches := []string{filepath.Clean(hub)}
-	if old := env("TRANSFORMERS_CACHE"); old != "" {
-		if old = filepath.Clean(expand(old, env)); old != caches[0] {
-			caches = append(caches, old)
+	var caches []string
+	for _, dir := range []string{hub, expand(env("TRANSFORMERS_CACHE"), env)} {
+		if dir = filepath.Clean(dir); filepath.IsAbs(dir) && !slices.Contains(caches, dir) {
+			caches = append(caches, dir)
 		}
 	}
 	return caches
@@ -106,8 +111,8 @@ var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 // expand is os.path.expanduser for one's own home, then os.path.expandvars:
 // variables that aren't set stay as they are.
 func expand(path string, env func(string) string) string {
-	if path == "~" || strings.HasPrefix(path, "~/") {
-		path = env("HOME") + path[1:]
+	if home := env("HOME"); filepath.IsAbs(home) && (path == "~" || strings.HasPrefix(path, "~/")) {
+		path = home + path[1:]
 	}
 	return variable.ReplaceAllStringFunc(path, func(name string) string {
 		if v := env(strings.Trim(name, "${}")); v != "" {
