@@ -104,6 +104,12 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	}
 	defer in.release()
 	index, indexPath, manifestPath := index.New(nil), filepath.Join(state, "index.json"), filepath.Join(state, "manifest.toml")
+	for _, path := range []string{indexPath, manifestPath} {
+		n, err := daemon.ClearLeft(path)
+		if n > 0 || err != nil {
+			log.Info("left of a process that was killed", "file", path, "removed", n, "err", err)
+		}
+	}
 	if err := index.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
 	}
