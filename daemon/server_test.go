@@ -80,7 +80,7 @@ func start(t *testing.T, change func(*setup)) *instance {
 		Manifest:  filepath.Join(i.dir, "manifest.toml"),
 		IndexPath: filepath.Join(i.dir, "index.json"),
 		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: os.Stderr},
-		Env:       func(string) string { return "" },
+		Env:       func(name string) string { return map[string]string{"HF_HUB_CACHE": "/nonexistent"}[name] },
 		Log:       slog.New(slog.NewTextHandler(i.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if change != nil {
@@ -116,17 +116,15 @@ func newIndex(t *testing.T) *index.Index {
 func (i *instance) listen(t *testing.T) {
 	t.Helper()
 	var listeners []Listener
-	var locks []*os.File
 	for _, l := range []struct {
 		path string
 		role Role
 	}{{i.target, Target}, {i.draft, Draft}, {i.control, Control}} {
-		u, lock, err := Listen(l.path)
+		u, claim, err := Listen(l.path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		listeners = append(listeners, Listener{u, l.role})
-		locks = append(locks, lock)
+		listeners = append(listeners, Listener{u, l.role, claim})
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -134,8 +132,8 @@ func (i *instance) listen(t *testing.T) {
 	i.stop = sync.OnceValue(func() error {
 		cancel()
 		err := <-ended
-		for _, l := range locks {
-			err = errors.Join(err, l.Close())
+		for _, l := range listeners {
+			err = errors.Join(err, l.Claim.Close())
 		}
 		return err
 	})

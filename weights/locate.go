@@ -109,6 +109,9 @@ func locateID(id, revision string, own, roots []string) (dir string, tried []str
 		}
 		return dirs[0], tried, nil
 	}
+	if first == nil {
+		return "", nil, &NotFound{Name: id, Revision: revision, Reason: "no Hugging Face cache is known, as there is no home directory; set HOME or HF_HUB_CACHE"}
+	}
 	var missing *NotFound
 	if errors.As(first, &missing) {
 		missing.Tried = tried
@@ -131,7 +134,8 @@ func modelFolder(cache, id string) string {
 // HubCaches are the directories in which Hugging Face's libraries keep models, in
 // the order in which to look. The first follows constants.py of huggingface_hub
 // 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it. Of env
-// only those variables are asked that count.
+// only those variables are asked that count. What would lie in the working directory,
+// which is an engine's, is none of them.
 func HubCaches(env func(string) string) []string {
 	hub := env("HF_HUB_CACHE")
 	if hub == "" {
@@ -140,10 +144,10 @@ func HubCaches(env func(string) string) []string {
 	if hub == "" {
 		hub = filepath.Join(hubHome(env), "hub")
 	}
-	caches := []string{filepath.Clean(expand(hub, env))}
-	if old := env("TRANSFORMERS_CACHE"); old != "" {
-		if old = filepath.Clean(expand(old, env)); old != caches[0] {
-			caches = append(caches, old)
+	var caches []string
+	for _, dir := range []string{expand(hub, env), expand(env("TRANSFORMERS_CACHE"), env)} {
+		if dir = filepath.Clean(dir); filepath.IsAbs(dir) && !slices.Contains(caches, dir) {
+			caches = append(caches, dir)
 		}
 	}
 	return caches
@@ -165,8 +169,8 @@ var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 // expand is os.path.expanduser for one's own home, then os.path.expandvars:
 // variables that aren't set stay as they are.
 func expand(path string, env func(string) string) string {
-	if path == "~" || strings.HasPrefix(path, "~/") {
-		path = env("HOME") + path[1:]
+	if home := env("HOME"); filepath.IsAbs(home) && (path == "~" || strings.HasPrefix(path, "~/")) {
+		path = home + path[1:]
 	}
 	return variable.ReplaceAllStringFunc(path, func(name string) string {
 		if v := env(strings.Trim(name, "${}")); v != "" {

@@ -31,6 +31,9 @@ func TestHubCaches(t *testing.T) {
 		{map[string]string{"HF_HUB_CACHE": "$BIG/${USER}/$UNSET/hub", "BIG": "/big", "USER": "me"}, []string{"/big/me/$UNSET/hub"}},
 		{map[string]string{"HF_HUB_CACHE": "/hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/hub", "/tf"}},
 		{map[string]string{"HF_HUB_CACHE": "/hub", "TRANSFORMERS_CACHE": "/hub/"}, []string{"/hub"}},
+		{nil, nil}, // without a home directory nothing lies below it, nor in the working directory
+		{map[string]string{"HOME": "h", "HF_HUB_CACHE": "~/hub", "TRANSFORMERS_CACHE": "tf"}, nil},
+		{map[string]string{"HF_HUB_CACHE": "hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/tf"}},
 	} {
 		if diff := cmp.Diff(c.want, HubCaches(environment(c.vars))); diff != "" {
 			t.Errorf("%v: %s", c.vars, diff)

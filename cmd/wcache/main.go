@@ -10,23 +10,24 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"os/user"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/visible"
 )
 
 // version is set by the linker; a build without it says what Go knows.
@@ -45,13 +46,13 @@ const (
 func main() { os.Exit(run()) }
 
 // run is main with an exit status, for the tests.
-func run() int { return runBelow("/") }
+func run() int { return runOn(&app{sysroot: "/", isRoot: os.Getuid() == 0}) }
 
-// runBelow is run on a machine whose driver shows its GPUs below root.
-func runBelow(root string) int {
+// runOn is run on the machine that a says.
+func runOn(a *app) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	a := &app{in: os.Stdin, out: &stdout{File: os.Stdout}, err: os.Stderr, env: os.Getenv, sysroot: root}
+	a.in, a.out, a.err, a.env = os.Stdin, &stdout{File: os.Stdout}, os.Stderr, withHome(os.Getenv)
 	return a.execute(ctx, os.Args[1:])
 }
 
@@ -61,7 +62,9 @@ type app struct {
 	out, err io.Writer
 	flush    func() // has what was written to err reach people; nil: it has
 	env      func(string) string
-	sysroot  string // "/" but in tests: holds the driver's part of /proc
+	sysroot  string        // "/" but in tests: holds the driver's part of /proc
+	isRoot   bool          // the user is root, whom the units don't serve
+	patience time.Duration // with an instance that says nothing, 0: the client's
 	json     bool
 	quiet    bool
 	gpu      string
@@ -145,10 +148,9 @@ func (a *app) exitOf(err error) int {
 	}
 	report := a.describe(err)
 	if a.json {
-		b, _ := json.Marshal(map[string]any{"error": report}) // strings always encode
-		fmt.Fprintln(a.err, string(b))
+		say(a.err, "%s", styled(jsonLine(map[string]any{"error": report})))
 	} else {
-		fmt.Fprintf(a.err, "wcache: %s %s\n", a.palette(a.err).paint(bad, "error:"), report.Message)
+		say(a.err, "wcache: %s %s\n", a.palette(a.err).paint(bad, "error:"), visible.Line(report.Message))
 		a.hint(report.Hint)
 	}
 	return exitStatus(err, report.Code)
@@ -157,7 +159,7 @@ func (a *app) exitOf(err error) int {
 // hint says what to do, to those who want to hear it.
 func (a *app) hint(text string) {
 	if text != "" && !a.quiet {
-		fmt.Fprintf(a.err, "wcache: %s %s\n", a.palette(a.err).paint(strong, "hint:"), text)
+		say(a.err, "wcache: %s %s\n", a.palette(a.err).paint(strong, "hint:"), visible.Line(text))
 	}
 }
 
@@ -179,52 +181,6 @@ func exitStatus(err error, code string) int {
 	return exitFailed
 }
 
-// describe words an error for people and programs.
-func (a *app) describe(err error) control.Error {
-	var c *control.Error
-	if errors.As(err, &c) {
-		out := *c
-		if out.Code == control.CodeNotRunning {
-			out.Message, out.Hint = a.notRunning()
-		}
-		return out
-	}
-	out := control.Error{Code: control.CodeFailed, Message: err.Error()}
-	var h *hinted
-	if errors.As(err, &h) {
-		out.Hint = h.hint
-		if h.exit == exitUsage {
-			out.Code = control.CodeUsage
-		}
-	}
-	if errors.Is(err, unix.EACCES) && errors.As(err, new(*net.OpError)) {
-		out.Hint = "only the user who started the daemon can ask it"
-	}
-	return out
-}
-
-// notRunning words that nobody answers, and what would change that.
-func (a *app) notRunning() (message, hint string) {
-	socket := a.engineSocket()
-	switch {
-	case client.Listening(socket):
-		return fmt.Sprintf("%s is idle: nothing is cached", a.name()), "wcache warm MODEL loads a model, and so does the first engine that asks"
-	case a.socket != "":
-		hint = fmt.Sprintf("wcache serve --listen %s", socket)
-	default:
-		hint = fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)
-	}
-	return fmt.Sprintf("cannot reach %s: nobody listens on %s", a.name(), socket), hint
-}
-
-// name is how messages call the instance that is asked for.
-func (a *app) name() string {
-	if a.socket != "" {
-		return a.socket
-	}
-	return "wcache@" + a.gpu
-}
-
 func (a *app) envOr(name, otherwise string) string {
 	if v := a.env(name); v != "" {
 		return v
@@ -240,29 +196,18 @@ func (a *app) engineSocket() string {
 	return client.Socket(a.env, os.Getuid(), a.gpu)
 }
 
-// userName is who this user is, as loginctl calls him.
+// userName is who this user is, as loginctl calls him, or his number where nobody knows
+// a name.
 func (a *app) userName() string {
-	if u, err := user.Current(); err == nil {
+	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
 		return u.Username
 	}
-	return a.env("USER")
-}
-
-// ask sends a control request to the instance. It never starts one.
-func (a *app) ask(ctx context.Context, request control.Request, each func(control.Reply)) (*control.Reply, error) {
-	return client.Do(ctx, control.Path(a.engineSocket()), request, each)
+	return strconv.Itoa(os.Getuid())
 }
 
 // outputSchema is the number of what commands print in JSON, other than status,
 // which has one of its own: fields are only added.
 const outputSchema = 1
-
-// printJSON writes a value as indented JSON.
-func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
 
 // ownVersion is the version of this program.
 func ownVersion() string {

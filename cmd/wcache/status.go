@@ -9,11 +9,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 )
 
@@ -25,10 +26,6 @@ status is 3. With --json the output has a schema number; fields are only added.
 With --watch it is shown anew every second, until q, Ctrl-C or the daemon's end.
 With --prometheus it is in the text format of Prometheus, for node_exporter's
 textfile collector; a daemon that isn't running is wcache_up 0 and no error.`
-
-// answerTime is more than a daemon that is well takes to say how it is, even one
-// on a machine that is out of memory.
-const answerTime = 10 * time.Second
 
 func (a *app) status() *cobra.Command {
 	var watch, prometheus bool
@@ -60,8 +57,6 @@ func (a *app) status() *cobra.Command {
 
 // ownStatus asks the instance, and adds what only its client knows.
 func (a *app) ownStatus(ctx context.Context) (*control.Status, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, fmt.Errorf("it has not answered within %v", answerTime))
-	defer cancel()
 	reply, err := a.ask(ctx, control.Request{Method: control.MethodStatus}, nil)
 	if err != nil {
 		return nil, err
@@ -100,7 +95,7 @@ func (a *app) notes(s control.Status) []string {
 		return notes
 	}
 	if s.Version.Daemon != s.Version.Client {
-		notes = append(notes, fmt.Sprintf("daemon %s, client %s: systemctl --user restart wcache@%s.service keeps the weights", s.Version.Daemon, s.Version.Client, s.Instance))
+		notes = append(notes, fmt.Sprintf("daemon %s, client %s: %s", s.Version.Daemon, s.Version.Client, renewal(s)))
 	}
 	if len(s.Entries) > 0 && a.goesAtLogout(s.Socket) {
 		notes = append(notes, "lingering is off: the weights go at your last logout (loginctl enable-linger)")
@@ -113,7 +108,7 @@ func (a *app) notes(s control.Status) []string {
 // status 3, as of systemctl status.
 func (a *app) notServing(err error) error {
 	var no *control.Error
-	if !errors.As(err, &no) || no.Code != control.CodeNotRunning || !client.Listening(a.engineSocket()) {
+	if !errors.As(err, &no) || no.Code != control.CodeNotRunning || !a.waits() {
 		return err
 	}
 	if a.json {
@@ -121,7 +116,7 @@ func (a *app) notServing(err error) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.palette(a.out).paint(strong, a.name()))
+		say(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.palette(a.out).paint(strong, a.name()))
 	}
 	return &silent{exitNotRunning}
 }
@@ -138,9 +133,10 @@ func (a *app) idle() control.Status {
 // goesAtLogout reports whether an instance is one of the user's manager, which
 // ends with the last session unless it lingers.
 func (a *app) goesAtLogout(socket string) bool {
-	if dir := fmt.Sprintf("/run/user/%d/", os.Getuid()); len(socket) < len(dir) || socket[:len(dir)] != dir {
+	folder, err := filepath.EvalSymlinks(filepath.Dir(socket)) // which may be spelled as below /var/run
+	if err != nil || !strings.HasPrefix(folder+"/", fmt.Sprintf("/run/user/%d/", os.Getuid())) {
 		return false
 	}
-	_, err := os.Stat("/var/lib/systemd/linger/" + a.userName())
+	_, err = os.Stat("/var/lib/systemd/linger/" + a.userName())
 	return err != nil
 }

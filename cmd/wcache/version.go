@@ -4,7 +4,7 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -17,26 +17,31 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "show the version of this program and of the running daemon",
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v, instance := control.Version{Client: ownVersion()}, a.gpu
-			if status, err := a.ownStatus(cmd.Context()); err == nil {
-				v.Daemon, instance = status.Version.Daemon, status.Instance
+			v := control.Version{Client: ownVersion()}
+			status, err := a.ownStatus(cmd.Context())
+			var no *control.Error
+			switch {
+			case err == nil:
+				v.Daemon = status.Version.Daemon
+			case errors.As(err, &no) && no.Code == control.CodeNotRunning:
+				err = nil // which is said below
 			}
 			if a.json {
-				return a.printJSON(struct {
+				return errors.Join(a.printJSON(struct {
 					Schema int `json:"schema"`
 					control.Version
-				}{outputSchema, v})
+				}{outputSchema, v}), err)
 			}
-			fmt.Fprintln(a.out, "client", v.Client)
-			if v.Daemon == "" {
-				if !a.quiet {
-					fmt.Fprintf(a.err, "wcache: %s is not running\n", a.name())
+			say(a.out, "client %s\n", v.Client)
+			if err != nil || v.Daemon == "" {
+				if err == nil && !a.quiet {
+					say(a.err, "wcache: %s is not running\n", a.name())
 				}
-				return nil
+				return err
 			}
-			fmt.Fprintln(a.out, "daemon", v.Daemon)
+			say(a.out, "daemon %s\n", v.Daemon)
 			if v.Daemon != v.Client {
-				a.hint(fmt.Sprintf("systemctl --user restart wcache@%s.service keeps the weights and runs the new version", instance))
+				a.hint(renewal(*status))
 			}
 			return nil
 		},

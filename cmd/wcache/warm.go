@@ -4,11 +4,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -74,7 +76,7 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	var no *control.Error
 	if errors.As(err, &no) && no.Code == control.CodeNotRunning {
 		// Unlike all else this is meant to start an idle instance.
-		if err = client.Start(cmd.Context(), a.engineSocket()); err == nil {
+		if err = a.start(cmd.Context(), startTime); err == nil {
 			reply, err = a.ask(cmd.Context(), request, show)
 		}
 	}
@@ -93,8 +95,22 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	if e.LoadSeconds > 0 {
 		rate = fmt.Sprintf(", %s/s", size(int64(float64(e.Bytes)/e.LoadSeconds)))
 	}
-	fmt.Fprintf(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), seconds(e.LoadSeconds), rate)
+	say(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), seconds(e.LoadSeconds), rate)
 	return nil
+}
+
+// startTime is much more than a daemon takes to start, with all that it takes over.
+const startTime = time.Minute
+
+// start has an instance started whose socket waits, within its time.
+func (a *app) start(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has not started within %v", limit))
+	defer cancel()
+	err := client.Start(ctx, a.engineSocket())
+	if err != nil && ctx.Err() != nil && a.socket == "" {
+		return &hinted{err: err, hint: fmt.Sprintf("systemctl --user status wcache@%s.service says why", a.gpu)}
+	}
+	return err
 }
 
 // seconds words how long a load took.
@@ -120,15 +136,15 @@ func (a *app) progress(name string) (show func(control.Reply), end func()) {
 		case p == nil || p.Total <= 0 || a.json || a.quiet:
 		case draws:
 			drawn = true
-			fmt.Fprintf(a.err, "\r%s\x1b[K", bar(*p, name))
+			say(a.err, "\r%s\x1b[K", bar(*p, name))
 		case int(p.Seconds)/lineEvery > told:
 			told = int(p.Seconds) / lineEvery
-			fmt.Fprintf(a.err, "wcache: %s: %s\n", name, far(*p))
+			say(a.err, "wcache: %s: %s\n", name, far(*p))
 		}
 	}
 	end = func() {
 		if drawn {
-			fmt.Fprint(a.err, "\r\x1b[K")
+			say(a.err, "\r\x1b[K")
 		}
 	}
 	return show, end

@@ -76,9 +76,24 @@ func used(e control.Entry, now time.Time) string {
 
 func ago(d time.Duration) string {
 	if d >= time.Minute {
-		return span(d) + " ago"
+		return period(d) + " ago"
 	}
 	return "now"
+}
+
+// renewal is how a daemon of another version is replaced by this one, and what becomes of
+// what it holds.
+func renewal(s control.Status) string {
+	restart := fmt.Sprintf("systemctl --user restart wcache@%s.service runs the version that is installed", s.Instance)
+	switch s.Restart {
+	case control.RestartKeeps:
+		return restart + " and keeps what is held"
+	case control.RestartFrees:
+		return restart + " and frees what is held"
+	case control.RestartUnmanaged:
+		return "no service manager runs the daemon: end it and start it again, which frees what is held"
+	}
+	return restart + "; it keeps what is held, unless that is by legacy handles" // of a daemon that doesn't say
 }
 
 // size words bytes with a unit that leaves one to four digits.
@@ -96,8 +111,8 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", n, unit)
 }
 
-// span words a time as people say it.
-func span(d time.Duration) string {
+// period words a time as people say it.
+func period(d time.Duration) string {
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%d s", int(d.Seconds()))
