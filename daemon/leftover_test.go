@@ -48,7 +48,7 @@ func TestWrittenBeside(t *testing.T) {
 	t.Setenv("TMPDIR", temporary)
 	before, err := os.Stat(temporary)
 	do(t, err)
-	do(t, (&manifest.Manifest{}).Save(filepath.Join(dir, "manifest.toml")), index.New(nil).Save(filepath.Join(dir, "index.json")))
+	do(t, (&manifest.Manifest{}).Save(filepath.Join(dir, "manifest.toml")), newIndex(t).Save(filepath.Join(dir, "index.json")))
 	after, err := os.Stat(temporary)
 	do(t, err)
 	if !before.ModTime().Equal(after.ModTime()) {

@@ -188,10 +188,10 @@ func testStoreFull(t *testing.T, dir string) {
 func testFewFiles(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.managed(1000)
-	r.set(envFiles, "60")
+	r.set(envFiles, "65")
 	r.serve("0")
 	r.faults("FAKE_CUDA_FAIL=cuInit:1:kill")
-	r.refused("error: make room: keep descriptors: 66 are needed and the limit of open files is 60: raise LimitNOFILE= in a drop-in")
+	r.refused("error: make room: … are needed and the limit … is 65: raise LimitNOFILE= in a drop-in…")
 	r.stop()
 	r.set(envFiles, "40") // without a store the load itself needs some
 	r.set("FDSTORE", "0")
