@@ -128,7 +128,7 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 	return &cache.Contents{
 		Table: result.Table, TableFD: result.TableFD, Segments: result.Segments,
 		Record: manifest.Entry{
-			Revision: key.Str("revision"), Device: s.device(c), Loader: target.Loader, Reason: target.Reason,
+			Revision: key.Revision().Exact(), Device: s.device(c), Loader: target.Loader, Reason: target.Reason,
 			Seconds: took.Seconds(), Pinned: pinned,
 			Indexed: target.Dir.Record().Indexed, Files: record(target.Dir.Record()),
 		},

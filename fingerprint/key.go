@@ -152,6 +152,37 @@ func (k Key) Bool(name string) bool {
 	return b
 }
 
+// RevisionParts is how many values a revision has that is a [Tuple]: the commit, the
+// revision as it was given, the repository's id and its type, each a string or nil.
+const RevisionParts = 4
+
+// Revision is what a key says of the revision of a model id.
+type Revision struct {
+	Name   string // a branch, a tag or a commit as it was given, "" for none
+	Commit string // that the engine has found it to be, "" where it doesn't say
+	Repo   string // of which repository, as owner/name; "" where it doesn't say
+}
+
+// Revision reads the field of that name, which is text or, where the engine has asked
+// the hub, a tuple of [RevisionParts].
+func (k Key) Revision() Revision {
+	v, _ := k.Get("revision")
+	t, ok := v.(Tuple)
+	if !ok || len(t) != RevisionParts {
+		return Revision{Name: k.Str("revision")}
+	}
+	text := func(i int) string { s, _ := t[i].(string); return s }
+	return Revision{Name: text(1), Commit: text(0), Repo: text(2)}
+}
+
+// Exact is the commit, or else the revision as it was given.
+func (r Revision) Exact() string {
+	if r.Commit != "" {
+		return r.Commit
+	}
+	return r.Name
+}
+
 // ID is 64 hexadecimal digits that equal keys share and no others do: a sha256
 // over names and values, sorted by name.
 func (k Key) ID() string {

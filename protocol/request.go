@@ -55,7 +55,7 @@ func DecodeRequest(b []byte) (*Request, error) {
 		return nil, fmt.Errorf("decode request: %w", &FrameSizeError{uint64(len(b)), MaxRequest})
 	}
 	v, err := pickle.Decode(b, pickle.Options{Allow: func(module, name string) bool {
-		return name == keyClass && isModule(module)
+		return name == keyClass && isModule(module) || pickle.Global{Module: module, Name: name} == resolvedRevision
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("decode request: %w", err)
@@ -137,6 +137,8 @@ func plain(v any) (any, error) {
 		items = v
 	case *pickle.List:
 		items = v.Items
+	case *pickle.Call:
+		return revision(v)
 	default:
 		return nil, fmt.Errorf("value of a kind that no key has: %T", v)
 	}
@@ -145,6 +147,32 @@ func plain(v any) (any, error) {
 		var err error
 		if t[i], err = plain(items[i]); err != nil {
 			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// resolvedRevision is a kind of string of huggingface_hub since 2.3 (_revision.py), which
+// vLLM has for a model id that it has asked the hub about. Made of the commit, the
+// revision as it was given, the repository and its type, of which only the first has to
+// be there.
+var resolvedRevision = pickle.Global{Module: "huggingface_hub._revision", Name: "ResolvedRevision"}
+
+// revision gives such a string as the tuple that [fingerprint.Key.Revision] reads.
+func revision(c *pickle.Call) (any, error) {
+	if c.Func != resolvedRevision {
+		return nil, fmt.Errorf("call of %s, which no key has", c.Func)
+	}
+	t := make(fingerprint.Tuple, fingerprint.RevisionParts)
+	if len(c.Args) == 0 || len(c.Args) > len(t) {
+		return nil, fmt.Errorf("%s of %d values", c.Func, len(c.Args))
+	}
+	for i, v := range c.Args {
+		switch v.(type) {
+		case nil, string:
+			t[i] = v
+		default:
+			return nil, fmt.Errorf("%s of a %T", c.Func, v)
 		}
 	}
 	return t, nil
@@ -162,7 +190,11 @@ func EncodeRequest(req *Request) ([]byte, error) {
 		}
 		state := new(pickle.Dict)
 		for _, f := range req.Key.Fields() {
-			state.Items = append(state.Items, pickle.Item{Key: f.Name, Value: pickled(f.Value)})
+			value := pickled(f.Value)
+			if t, ok := value.(pickle.Tuple); ok && f.Name == "revision" {
+				value = &pickle.Call{Func: resolvedRevision, Args: t}
+			}
+			state.Items = append(state.Items, pickle.Item{Key: f.Name, Value: value})
 		}
 		key := &pickle.Object{Class: class, Args: pickle.Tuple{}, State: state}
 		dict.Items = append(dict.Items, pickle.Item{Key: req.KeyField, Value: key})

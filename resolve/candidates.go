@@ -83,7 +83,7 @@ func (c *chooser) choose() (Choice, error) {
 
 // narrow keeps of the candidates those that the key's revision or a pin names.
 func (c *chooser) narrow() (Sure, bool) {
-	if c.key.Str("revision") != "" && slices.ContainsFunc(c.dirs, isSnapshot) {
+	if c.key.Revision().Exact() != "" && slices.ContainsFunc(c.dirs, isSnapshot) {
 		c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !isSnapshot(d) })
 		return ByRevision, true
 	}
@@ -98,7 +98,8 @@ func (c *chooser) narrow() (Sure, bool) {
 // revision drops snapshots of Hugging Face caches that are of another revision than
 // the key's, where the key names one.
 func (c *chooser) revision() error {
-	want := c.key.Str("revision")
+	said := c.key.Revision()
+	want := said.Exact()
 	if want == "" {
 		return nil
 	}
@@ -117,7 +118,7 @@ func (c *chooser) revision() error {
 			c.basis.refs = append(c.basis.refs, ref, commit)
 		}
 		of = append(of, fmt.Sprintf("%s is not revision %q", dir, want))
-		return commit == filepath.Base(dir)
+		return commit == filepath.Base(dir) && ofRepo(dir, said.Repo)
 	}
 	before := len(c.dirs)
 	c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !keep(d) })
@@ -139,6 +140,12 @@ func isSnapshot(dir string) bool {
 	parent := filepath.Dir(dir)
 	return commitName.MatchString(filepath.Base(dir)) && filepath.Base(parent) == "snapshots" &&
 		strings.HasPrefix(filepath.Base(filepath.Dir(parent)), "models--")
+}
+
+// ofRepo reports whether a snapshot is one of a repository; of "" each one is.
+func ofRepo(snapshot, repo string) bool {
+	folder := filepath.Base(filepath.Dir(filepath.Dir(snapshot)))
+	return repo == "" || folder == "models--"+strings.ReplaceAll(repo, "/", "--")
 }
 
 // readRef gives the commit that a branch or tag leads to, "" where that isn't

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -85,7 +86,13 @@ type basis struct {
 func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Started) (Choice, error) {
 	if started != nil {
 		dir, err := real(started.Dir)
-		return Choice{Dir: dir, Sure: ByEngine, started: started}, err
+		if err != nil {
+			return Choice{}, err
+		}
+		if dir, err = resolvedSince(dir, key.Revision()); err != nil {
+			return Choice{}, err
+		}
+		return Choice{Dir: dir, Sure: ByEngine, started: started}, nil
 	}
 	name := key.Str("checkpoint")
 	if !isHash(name) {
@@ -93,7 +100,7 @@ func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Starte
 		if env == nil {
 			env = func(string) string { return "" }
 		}
-		path, _, err := weights.Locate(name, key.Str("revision"), env, o.Roots)
+		path, _, err := weights.Locate(name, key.Revision().Exact(), env, o.Roots)
 		if err != nil {
 			return Choice{}, lasting(err)
 		}
@@ -112,6 +119,22 @@ func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Starte
 	choice.basis = c.basis
 	choice.basis.hash, choice.basis.version = name, answer.Version
 	return choice, nil
+}
+
+// resolvedSince gives, for a snapshot to which a branch leads now, the one to which it
+// led when the engine asked the hub, if the key says that it is another one.
+func resolvedSince(dir string, r fingerprint.Revision) (string, error) {
+	if r.Commit == "" || !isSnapshot(dir) || filepath.Base(dir) == r.Commit || !ofRepo(dir, r.Repo) {
+		return dir, nil
+	}
+	was := filepath.Join(filepath.Dir(dir), r.Commit)
+	if _, err := os.Stat(was); err != nil {
+		return "", &Refusal{
+			Field: "revision", Reason: fmt.Sprintf("the engine has commit %s, whose snapshot can't be used: %v", r.Commit, err),
+			Hint: "start the engine again, or fetch the model again",
+		}
+	}
+	return was, nil
 }
 
 // Named is the choice of a directory that a request names itself.

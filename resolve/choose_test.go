@@ -59,6 +59,9 @@ func TestChoose(t *testing.T) {
 	}
 	key := recorded(t, "llama-tp1r0")
 	revision := func(r string) fingerprint.Key { return set(t, key, "revision", r) }
+	told := func(commit, repo string) fingerprint.Key {
+		return set(t, key, "revision", fingerprint.Tuple{commit, nil, repo, "model"})
+	}
 	cut := model(t, root, "llama", "cut")
 	if err := os.WriteFile(filepath.Join(cut, "config.json"), []byte(`{"bias": null`), 0o600); err != nil {
 		t.Fatal(err)
@@ -103,6 +106,13 @@ func TestChoose(t *testing.T) {
 		{name: "a revision that is not here", o: Options{Index: knows(snapshot(one))}, key: revision("main"), err: &Refusal{
 			Field: "revision", Reason: snapshot(one) + ` is not revision "main"`, Hint: "fetch that revision into a folder that is below roots in wcache.toml",
 		}},
+		{name: "a commit that the hub has told", o: Options{Index: knows(snapshot(one), snapshot(two)), Strict: true}, key: told(one, "o/n"), dir: snapshot(one), sure: ByRevision},
+		{name: "a commit of another repository", o: Options{Index: knows(snapshot(one))}, key: told(one, "o/m"), err: &Refusal{
+			Field: "revision", Reason: snapshot(one) + ` is not revision "` + one + `"`, Hint: "fetch that revision into a folder that is below roots in wcache.toml",
+		}},
+		{name: "a model id, and a commit that the hub has told", o: Options{Index: knows(), Roots: []string{hub}}, key: set(t, told(one, "o/n"), "checkpoint", "o/n"), dir: snapshot(one), sure: ByName},
+		{name: "an engine whose branch has moved since", o: Options{Index: knows()}, key: told(one, "o/n"), started: &Started{Dir: snapshot(two)}, dir: snapshot(one), sure: ByEngine},
+		{name: "an engine whose draft is of another repository", o: Options{Index: knows()}, key: told(one, "o/m"), started: &Started{Dir: snapshot(two)}, dir: snapshot(two), sure: ByEngine},
 		{name: "no revision", o: Options{Index: knows(snapshot(one), snapshot(two))}, err: &Refusal{
 			Field: "checkpoint", Hint: settles(snapshot(one)),
 			Reason: "2 model directories have the same headers and different weights: " + snapshot(one) + ", " + snapshot(two),
