@@ -79,7 +79,7 @@ func idly(method string) bool {
 
 // warm loads what an engine with the given options would ask for.
 func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control.Progress)) (*control.Entry, error) {
-	path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env)
+	path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env, s.configuration().Roots)
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (s *Server) meant(e manifest.Entry) error {
 }
 
 func (s *Server) resolving(c config.Config) resolve.Options {
-	return resolve.Options{Index: s.o.Index, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD}
+	return resolve.Options{Index: s.o.Index, Roots: c.Roots, Env: s.o.Env, Pins: c.Pins, Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD}
 }
 
 // maxDecided is more than the keys that a GPU has room for. What is forgotten is

@@ -33,6 +33,7 @@ func (r *Refusal) Error() string { return fmt.Sprintf("resolve %s: %s", r.Field,
 // Options say where to look and what is allowed.
 type Options struct {
 	Index  *weights.Index      // the model directories that are known
+	Roots  []string            // searched for model ids, beside the Hugging Face caches of Env
 	Env    func(string) string // leads to the Hugging Face cache; nil: an empty environment
 	Pins   []string            // model directories that are meant where several fit
 	Assume []string            // config.Assume
@@ -174,7 +175,7 @@ func locate(o Options, key fingerprint.Key, name string) (*weights.Dir, error) {
 	if env == nil {
 		env = func(string) string { return "" }
 	}
-	path, _, err := weights.Locate(name, key.Str("revision"), env)
+	path, _, err := weights.Locate(name, key.Str("revision"), env, o.Roots)
 	if err != nil {
 		return nil, unusable(err)
 	}
@@ -212,6 +213,10 @@ func unusable(err error) error {
 	var missing *weights.NotFound
 	if errors.As(err, &missing) {
 		return &Refusal{Field: "checkpoint", Reason: missing.Error(), Hint: "download it, or give the engine the model's directory"}
+	}
+	var several *weights.Ambiguous
+	if errors.As(err, &several) {
+		return &Refusal{Field: "checkpoint", Reason: several.Error(), Hint: "start the engine with the directory that is meant"}
 	}
 	var bad *weights.Unusable
 	if errors.As(err, &bad) {

@@ -37,14 +37,27 @@ func (e *NotFound) Error() string {
 	return text
 }
 
+// Ambiguous is the error for a model id that several caches have in different commits.
+type Ambiguous struct {
+	Name     string
+	Revision string
+	Dirs     []string // its directories
+}
+
+func (e *Ambiguous) Error() string {
+	return fmt.Sprintf("find model %q: caches have different commits of it; give the directory, one of %s", e.Name, strings.Join(e.Dirs, ", "))
+}
+
 // Locate finds the directory of a model: an absolute path, or a model id in the
-// Hugging Face caches that env leads to (see [HubCaches]). A revision is a branch,
-// a tag or a commit, "" for main; it has no meaning for a path. tried are the paths
-// that were looked at, in order.
+// Hugging Face caches that env leads to (see [HubCaches]) and in those of roots that
+// are such caches. A revision is a branch, a tag or a commit, "" for main; it has no
+// meaning for a path. tried are the paths that were looked at, in order.
 //
 // Other paths are refused: an engine means them relative to its own working
-// directory, and vLLM takes "a/b" for a model id unless it is there.
-func Locate(nameOrPath, revision string, env func(string) string) (dir string, tried []string, err error) {
+// directory, and vLLM takes "a/b" for a model id unless it is there. An id that
+// a root has in another commit than the cache of env, or than another root, is an
+// [*Ambiguous]: which of them an engine uses is its option.
+func Locate(nameOrPath, revision string, env func(string) string, roots []string) (dir string, tried []string, err error) {
 	if filepath.IsAbs(nameOrPath) {
 		dir = filepath.Clean(nameOrPath)
 		info, err := os.Stat(dir)
@@ -61,16 +74,40 @@ func Locate(nameOrPath, revision string, env func(string) string) (dir string, t
 	if !isModelID(nameOrPath) {
 		return "", nil, &NotFound{Name: nameOrPath, Reason: "is neither an absolute path nor a model id; relative paths depend on the engine's working directory, so give it the absolute one"}
 	}
+	return locateID(nameOrPath, revision, HubCaches(env), roots)
+}
+
+// locateID takes the first of own that has a model id. Roots have no order.
+func locateID(id, revision string, own, roots []string) (dir string, tried []string, err error) {
 	var first error
-	for _, cache := range HubCaches(env) {
-		dir, paths, err := Snapshot(cache, nameOrPath, revision)
+	var dirs []string
+	look := func(cache string) bool {
+		dir, paths, err := Snapshot(Here{}, cache, id, revision)
 		tried = append(tried, paths...)
-		if err == nil {
-			return dir, tried, nil
-		}
-		if first == nil {
+		switch {
+		case err == nil:
+			dirs = append(dirs, dir)
+		case first == nil:
 			first = err
 		}
+		return err == nil
+	}
+	for _, cache := range own {
+		if look(cache) {
+			break
+		}
+	}
+	for _, root := range roots {
+		if !slices.Contains(own, filepath.Clean(root)) && hasModel(root, id) {
+			look(root)
+		}
+	}
+	if len(dirs) > 0 {
+		commit := filepath.Base(dirs[0])
+		if slices.ContainsFunc(dirs, func(d string) bool { return filepath.Base(d) != commit }) {
+			return "", tried, &Ambiguous{Name: id, Revision: revision, Dirs: dirs}
+		}
+		return dirs[0], tried, nil
 	}
 	var missing *NotFound
 	if errors.As(first, &missing) {
@@ -79,26 +116,48 @@ func Locate(nameOrPath, revision string, env func(string) string) (dir string, t
 	return "", tried, first
 }
 
+// hasModel reports whether a directory is a Hugging Face cache that has something of a
+// model, which need not be whole.
+func hasModel(dir, id string) bool {
+	info, err := os.Stat(modelFolder(dir, id))
+	return err == nil && info.IsDir()
+}
+
+// modelFolder is where a Hugging Face cache has a model.
+func modelFolder(cache, id string) string {
+	return filepath.Join(cache, "models--"+strings.ReplaceAll(id, "/", "--"))
+}
+
 // HubCaches are the directories in which Hugging Face's libraries keep models, in
 // the order in which to look. The first follows constants.py of huggingface_hub
-// 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it.
+// 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it. Of env
+// only those variables are asked that count.
 func HubCaches(env func(string) string) []string {
-	get := func(name, otherwise string) string {
-		v := env(name)
-		if v == "" {
-			v = otherwise
-		}
-		return expand(v, env)
+	hub := env("HF_HUB_CACHE")
+	if hub == "" {
+		hub = env("HUGGINGFACE_HUB_CACHE")
 	}
-	home := get("HF_HOME", filepath.Join(get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
-	hub := get("HF_HUB_CACHE", get("HUGGINGFACE_HUB_CACHE", filepath.Join(home, "hub")))
-	caches := []string{filepath.Clean(hub)}
+	if hub == "" {
+		hub = filepath.Join(hubHome(env), "hub")
+	}
+	caches := []string{filepath.Clean(expand(hub, env))}
 	if old := env("TRANSFORMERS_CACHE"); old != "" {
 		if old = filepath.Clean(expand(old, env)); old != caches[0] {
 			caches = append(caches, old)
 		}
 	}
 	return caches
+}
+
+func hubHome(env func(string) string) string {
+	if home := env("HF_HOME"); home != "" {
+		return expand(home, env)
+	}
+	cache := env("XDG_CACHE_HOME")
+	if cache == "" {
+		cache = "~/.cache"
+	}
+	return expand(filepath.Join(cache, "huggingface"), env)
 }
 
 var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
@@ -129,19 +188,39 @@ func isModelID(name string) bool {
 
 var commit = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
+// Files is a file system as some process sees it, by the absolute paths that it uses.
+type Files interface {
+	// Stat follows links, as os.Stat does.
+	Stat(path string) (fs.FileInfo, error)
+	// Open opens for reading, and doesn't wait for the writer of a pipe. The caller
+	// closes the file.
+	Open(path string) (*os.File, error)
+}
+
+// Here is the file system as this process sees it.
+type Here struct{}
+
+// Stat is os.Stat.
+func (Here) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
+
+// Open is os.Open, for pipes too.
+func (Here) Open(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
 // Snapshot finds a model id's directory in one Hugging Face cache, as
 // huggingface_hub does without a network: a branch or tag leads to a commit
 // through the cache's own record, and a commit to a directory. tried is as in
 // [Locate]. Nothing is guessed: where the record is missing, a snapshot that is
 // there may be another revision's.
-func Snapshot(cache, id, revision string) (dir string, tried []string, err error) {
+func Snapshot(files Files, cache, id, revision string) (dir string, tried []string, err error) {
 	fail := func(reason string) (string, []string, error) {
 		return "", tried, &NotFound{Name: id, Revision: revision, Reason: reason, Tried: tried}
 	}
 	if !isModelID(id) {
 		return fail("is no model id")
 	}
-	model := filepath.Join(cache, "models--"+strings.ReplaceAll(id, "/", "--"))
+	model := modelFolder(cache, id)
 	sha := revision
 	if !commit.MatchString(sha) {
 		if sha == "" {
@@ -152,8 +231,8 @@ func Snapshot(cache, id, revision string) (dir string, tried []string, err error
 		}
 		ref := filepath.Join(model, "refs", sha)
 		tried = append(tried, ref)
-		if sha, err = readRef(ref); errors.Is(err, fs.ErrNotExist) {
-			return fail(unrecorded(model))
+		if sha, err = readRef(files, ref); errors.Is(err, fs.ErrNotExist) {
+			return fail(unrecorded(files, model))
 		}
 		if err != nil {
 			return "", tried, fmt.Errorf("find model: %w", err)
@@ -164,7 +243,7 @@ func Snapshot(cache, id, revision string) (dir string, tried []string, err error
 	}
 	dir = filepath.Join(model, "snapshots", sha)
 	tried = append(tried, dir)
-	info, err := os.Stat(dir)
+	info, err := files.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fail("its snapshot is not in the cache; fetch the model")
@@ -176,8 +255,8 @@ func Snapshot(cache, id, revision string) (dir string, tried []string, err error
 	return dir, tried, nil
 }
 
-func readRef(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
+func readRef(files Files, path string) (string, error) {
+	f, err := files.Open(path) // a pipe is empty, and not waited at
 	if err != nil {
 		return "", err
 	}
@@ -188,14 +267,25 @@ func readRef(path string) (string, error) {
 }
 
 // unrecorded says what to do about a model whose revision has no record.
-func unrecorded(model string) string {
-	snapshots, err := os.ReadDir(filepath.Join(model, "snapshots"))
-	if err != nil || len(snapshots) == 0 {
+func unrecorded(files Files, model string) string {
+	names := snapshotNames(files, model)
+	if len(names) == 0 {
 		return "is not in the cache; fetch the model"
 	}
-	names := make([]string, len(snapshots))
-	for i, s := range snapshots {
-		names[i] = s.Name()
-	}
 	return fmt.Sprintf("the cache does not record which commit the revision is; give one of the commits that are there: %s", strings.Join(names, ", "))
+}
+
+// maxSnapshots is how many are named to people.
+const maxSnapshots = 100
+
+// snapshotNames lists commits that a cache has of a model, in order.
+func snapshotNames(files Files, model string) []string {
+	f, err := files.Open(filepath.Join(model, "snapshots"))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	names, _ := f.Readdirnames(maxSnapshots)
+	slices.Sort(names)
+	return names
 }

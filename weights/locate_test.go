@@ -114,7 +114,7 @@ func TestLocate(t *testing.T) {
 		{"org/model", "/etc/passwd", "its revision is no branch, tag or commit", nil},
 	} {
 		t.Run(strings.ReplaceAll(relative(c.name, dir)+"@"+c.revision, "/", "_"), func(t *testing.T) {
-			got, tried, err := Locate(c.name, c.revision, env)
+			got, tried, err := Locate(c.name, c.revision, env, nil)
 			for i := range tried {
 				tried[i] = relative(tried[i], dir)
 			}
@@ -135,6 +135,52 @@ func TestLocate(t *testing.T) {
 				t.Errorf("got %+v", missing)
 			}
 		})
+	}
+}
+
+// Case T9: ids are found in every root that is a Hugging Face cache, such as the
+// --download-dir of engines.
+func TestLocateInRoots(t *testing.T) {
+	dir := t.TempDir()
+	for _, model := range []struct{ cache, repo, commit string }{
+		{"/hub", "org--everywhere", oldCommit},
+		{"/hub", "org--moved", oldCommit},
+		{"/downloads", "org--everywhere", oldCommit},
+		{"/downloads", "org--moved", newCommit},
+		{"/downloads", "org--there", newCommit},
+		{"/more", "org--there", newCommit},
+		{"/more", "org--two", oldCommit},
+		{"/downloads", "org--two", newCommit},
+	} {
+		folder := dir + model.cache + "/models--" + model.repo
+		if err := os.MkdirAll(folder+"/snapshots/"+model.commit, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, folder+"/refs/main", []byte(model.commit))
+	}
+	if err := os.MkdirAll(dir+"/downloads/models--org--half", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := environment(map[string]string{"HF_HUB_CACHE": dir + "/hub"})
+	roots := []string{dir + "/none", dir + "/hub/", dir + "/downloads", dir + "/more"}
+	at := func(cache, repo, commit string) string {
+		return "DIR/" + cache + "/models--org--" + repo + "/snapshots/" + commit
+	}
+	for _, c := range []struct{ name, want string }{
+		{"org/everywhere", at("hub", "everywhere", oldCommit)},
+		{"org/there", at("downloads", "there", newCommit)},
+		{"org/moved", `find model "org/moved": caches have different commits of it; give the directory, one of ` + at("hub", "moved", oldCommit) + ", " + at("downloads", "moved", newCommit)},
+		{"org/two", `find model "org/two": caches have different commits of it; give the directory, one of ` + at("downloads", "two", newCommit) + ", " + at("more", "two", oldCommit)},
+		{"org/half", `find model "org/half": is not in the cache; fetch the model; tried ["DIR/hub/models--org--half/refs/main" "DIR/downloads/models--org--half/refs/main"]`},
+		{"org/none", `find model "org/none": is not in the cache; fetch the model; tried ["DIR/hub/models--org--none/refs/main"]`},
+	} {
+		got, _, err := Locate(c.name, "", env, roots)
+		if err != nil {
+			got = err.Error()
+		}
+		if got = relative(got, dir); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func (a *app) explain() *cobra.Command {
 			case !isKey && len(args) == 2:
 				return usage("explain: %q is no key in JSON", args[0])
 			case !isKey:
-				return a.explainDir(args[0], o)
+				return a.explainDir(args[0], file, roots, o)
 			}
 			dir, err := a.explained(key, args[1:], file, roots)
 			if err != nil {
@@ -107,7 +107,7 @@ func keyArgument(arg string) (fingerprint.Key, bool, error) {
 // explained is the directory to compare a key with.
 func (a *app) explained(key fingerprint.Key, args []string, file string, roots []string) (*weights.Dir, error) {
 	if len(args) > 0 {
-		return a.openModel(args[0])
+		return a.openModel(args[0], file, roots)
 	}
 	c, err := configuration(a.env, file, a.gpu)
 	if err != nil {
@@ -127,16 +127,22 @@ func (a *app) explained(key fingerprint.Key, args []string, file string, roots [
 	return weights.Open(found[0])
 }
 
-func (a *app) openModel(name string) (*weights.Dir, error) {
-	path, _, err := weights.Locate(modelArgument(name), "", a.env)
+// openModel opens a directory, or that of a model id. A configuration that is broken,
+// which is told elsewhere, names no roots, unless it was asked for.
+func (a *app) openModel(name, file string, roots []string) (*weights.Dir, error) {
+	c, err := configuration(a.env, file, a.gpu)
+	if err != nil && file != "" {
+		return nil, err
+	}
+	path, _, err := weights.Locate(modelArgument(name), "", a.env, append(c.Roots, absolute(roots)...))
 	if err != nil {
 		return nil, err
 	}
 	return weights.Open(path)
 }
 
-func (a *app) explainDir(name string, o fingerprint.Options) error {
-	dir, err := a.openModel(name)
+func (a *app) explainDir(name, file string, roots []string, o fingerprint.Options) error {
+	dir, err := a.openModel(name, file, roots)
 	if err != nil {
 		return err
 	}
