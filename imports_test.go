@@ -27,6 +27,7 @@ var allowed = map[string][]string{
 	"weights/safetensors":  {"tensor"},
 	"weights/hfconfig":     {"tensor"},
 	"weights":              {"tensor", "weights/safetensors", "weights/hfconfig"},
+	"evidence":             {"internal/fd", "weights"},
 	"fingerprint":          {"tensor", "weights", "weights/hfconfig"},
 	"protocol/pickle":      {},
 	"protocol":             {"protocol/pickle", "tensor", "fingerprint"},

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package evidence
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/wcache/wcache/weights"
+)
+
+// environ is what a process was started with. What a program changed since, it keeps
+// to itself; vllm changes none of the variables that are read here.
+type environ map[string]string
+
+// environ reads it, nil if it is too long to be looked at.
+func (p process) environ() (environ, error) {
+	text, err := procFile(p.pid, "environ", maxText)
+	if errors.Is(err, errTooLong) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseEnviron(text), nil
+}
+
+// parseEnviron takes an environment apart. The first of two variables of one name
+// counts, as for Python.
+func parseEnviron(text []byte) environ {
+	vars := make(environ)
+	for entry := range strings.SplitSeq(string(text), "\x00") {
+		name, value, ok := strings.Cut(entry, "=")
+		if _, twice := vars[name]; ok && name != "" && !twice {
+			vars[name] = value
+		}
+	}
+	return vars
+}
+
+// hub is the Hugging Face cache that the environment leads to, or why that isn't
+// certain. TRANSFORMERS_CACHE doesn't count: vLLM gets weights by huggingface_hub,
+// which doesn't know it.
+func (e environ) hub() (dir, none string) {
+	get := func(name string) string {
+		v, set := e[name]
+		switch {
+		case name == "TRANSFORMERS_CACHE":
+			return ""
+		case set && v == "":
+			none = fmt.Sprintf("%s is set and empty, for which Python's libraries have other rules each", name)
+		case !set && name == "HOME":
+			none = "HOME is not set, and the home directory that stands for it is a matter of the engine's own system"
+		case strings.HasPrefix(v, "~") && !strings.HasPrefix(v, "~/") && v != "~":
+			none = fmt.Sprintf("%s is %q, below another user's home directory", name, v)
+		}
+		return v
+	}
+	if dir = weights.HubCaches(get)[0]; none != "" {
+		return "", none
+	}
+	return dir, ""
+}
+
+// offline is HF_HUB_OFFLINE of huggingface_hub's constants.py.
+func (e environ) offline() bool {
+	v := e["HF_HUB_OFFLINE"]
+	if v == "" {
+		v = e["TRANSFORMERS_OFFLINE"]
+	}
+	switch strings.ToUpper(v) {
+	case "1", "ON", "YES", "TRUE":
+		return true
+	}
+	return false
+}
+
+// modelScope is VLLM_USE_MODELSCOPE of vLLM's envs.py.
+func (e environ) modelScope() bool {
+	switch strings.ToLower(strings.TrimSpace(e["VLLM_USE_MODELSCOPE"])) {
+	case "1", "true":
+		return true
+	}
+	return false
+}
