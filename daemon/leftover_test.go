@@ -12,7 +12,6 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/weights/index"
 )
 
 // What a process has left that was killed in mid-write is removed, and nothing else: C10.

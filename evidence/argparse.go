@@ -17,7 +17,7 @@ type parser struct {
 	opts  options
 	in    releases // whose options are known
 	takes bool     // one positional word
-	// lenient is for engines of other releases: an option that isn't known is no error.
+	// lenient is for engines of other releases: an option that isn't known is passed over.
 	lenient bool
 }
 

@@ -28,7 +28,7 @@ func configWords(text []byte, known func(option string) bool) ([]word, error) {
 	var document, more yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	if err := decoder.Decode(&document); err != nil {
-		return nil, fmt.Errorf("is no YAML: %w", err)
+		return nil, fmt.Errorf("isn't YAML: %w", err)
 	}
 	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
 		return nil, errors.New("holds more than one document")
@@ -42,7 +42,7 @@ func configWords(text []byte, known func(option string) bool) ([]word, error) {
 	for i := 0; i < len(entries); i += 2 {
 		key := entries[i]
 		if key.Kind != yaml.ScalarNode || scalar(key).made || boolean(key) != "" || null(key) {
-			return nil, fmt.Errorf("line %d: the key %q is no plain text", key.Line, key.Value)
+			return nil, fmt.Errorf("line %d: the key %q isn't plain text", key.Line, key.Value)
 		}
 		if values[key.Value] == nil {
 			keys = append(keys, key.Value)
@@ -121,7 +121,7 @@ func plain(n *yaml.Node, depth int) (any, error) {
 		for i := 0; i < len(n.Content); i += 2 {
 			key := n.Content[i]
 			if key.Kind != yaml.ScalarNode || scalar(key).made {
-				return nil, fmt.Errorf("line %d: the key %q is no plain text", key.Line, key.Value)
+				return nil, fmt.Errorf("line %d: the key %q isn't plain text", key.Line, key.Value)
 			}
 			v, err := plain(n.Content[i+1], depth-1)
 			if err != nil {

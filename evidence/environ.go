@@ -58,7 +58,7 @@ func (e environ) hub() (dir, none string) {
 		}
 		return v
 	}
-	if dir = weights.HubCaches(get)[0]; none != "" {
+	if dir = weights.HubCache(get); none != "" {
 		return "", none
 	}
 	return dir, ""

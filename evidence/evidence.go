@@ -65,7 +65,7 @@ func nothing(format string, args ...any) *Evidence {
 
 // Read reads what process pid says, or the nearest of its parents that was started as
 // "vllm serve" or "python -m vllm…", as long as only vLLM's own processes lie between
-// them. That there is no evidence is no error: then both claims say why. An error is
+// them. Where there is no evidence both claims say why, without an error. An error is
 // an [*Unreadable]: the process has ended, or its data is kept from this one.
 //
 // The number belongs to one process during the whole of Read. That it did before is
@@ -133,7 +133,7 @@ func of(chain chain) (*Evidence, error) {
 		return e, nil
 	}
 	e.DownloadDir = said.downloadDir
-	e.Model, e.Draft = said.claims(chain.program.shown)
+	e.Model, e.Draft = said.claims()
 	return e, nil
 }
 

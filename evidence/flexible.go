@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -103,7 +102,7 @@ func (p program) pullConfig(args []word, opts options, config func(string) ([]by
 		return nil, fmt.Errorf("vLLM takes no --config for %q", p.shown)
 	}
 	file := args[i+1].text
-	if ext := path.Ext("." + path.Base(file)); ext != ".yaml" && ext != ".yml" {
+	if ext := file[strings.LastIndex(file, ".")+1:]; ext != "yaml" && ext != "yml" {
 		return nil, fmt.Errorf("vLLM takes no --config %q, which isn't named .yaml or .yml", file)
 	}
 	text, err := config(file)
@@ -124,9 +123,6 @@ func (p program) pullConfig(args []word, opts options, config func(string) ([]by
 		at = 2
 	case !slices.Contains(more, word{text: "--model"}):
 		return nil, fmt.Errorf("neither the command line nor --config %q names a model", file)
-	}
-	if at > i { // what args[:at] then has is --config's own words
-		return nil, errors.New("vLLM takes no --config FILE in the place of a model")
 	}
 	return slices.Concat(args[:at], more, args[at:i], args[i+2:]), nil
 }
@@ -179,21 +175,21 @@ func dotted(args []word) ([]word, error) {
 			value = args[i].text
 			w.made = args[i].made
 		}
-		appends := false
-		if name, appends = strings.CutSuffix(name, "+"); appends {
+		name, appends := strings.CutSuffix(name, "+")
+		if appends {
 			b, _ := json.Marshal(strings.Split(value, ",")) // strings always can be
 			value = string(b)
 		}
 		name, keys, _ := strings.Cut(name, ".")
-		path := strings.Split(keys, ".")
-		if len(path) > maxKeys {
-			return nil, fmt.Errorf("an option has %d keys", len(path))
+		steps := strings.Split(keys, ".")
+		if len(steps) > maxKeys {
+			return nil, fmt.Errorf("an option has %d keys", len(steps))
 		}
 		if objects[name] == nil {
 			objects[name] = make(map[string]any)
 			names = append(names, name)
 		}
-		set(objects[name], path, jsonValue(value, w.made))
+		set(objects[name], steps, jsonValue(value, w.made))
 	}
 	for _, name := range names {
 		b, err := json.Marshal(objects[name])
@@ -225,10 +221,9 @@ func jsonValue(text string, made bool) any {
 	return text
 }
 
-// set puts a value where a path of keys leads, joining objects and lists with what is
-// there.
-func set(object map[string]any, path []string, v any) {
-	for _, key := range path[:len(path)-1] {
+// set puts a value where keys lead, joining objects and lists with what is there.
+func set(object map[string]any, keys []string, v any) {
+	for _, key := range keys[:len(keys)-1] {
 		inner, ok := object[key].(map[string]any)
 		if !ok {
 			inner = make(map[string]any)
@@ -236,7 +231,7 @@ func set(object map[string]any, path []string, v any) {
 		}
 		object = inner
 	}
-	join(object, path[len(path)-1], v)
+	join(object, keys[len(keys)-1], v)
 }
 
 func join(object map[string]any, key string, v any) {

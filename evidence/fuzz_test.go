@@ -97,5 +97,9 @@ func FuzzEnviron(f *testing.F) {
 func FuzzStat(f *testing.F) {
 	f.Add([]byte("12 (vllm) S 1 2 3 0 -1 4194304 2060 0 0 0 3 1 0 0 20 0 1 0 170603 17076224"))
 	f.Add([]byte("12 (a) b) S"))
-	f.Fuzz(func(t *testing.T, text []byte) { _, _ = parseStat(text) })
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if p, err := parseStat(text); err == nil && p.state == 0 {
+			t.Fatalf("got %+v", p)
+		}
+	})
 }

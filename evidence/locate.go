@@ -199,8 +199,7 @@ func (f *finder) moved(c Claim, ref, snapshots string) error {
 	if err != nil {
 		return err
 	}
-	began, err := f.e.process.startTime()
-	if err != nil || changeTime(info).Before(began) {
+	if changed, err := f.e.process.changedSince(changeTime(info)); err != nil || !changed {
 		return err
 	}
 	dir, err := f.v.Open(snapshots)
@@ -254,10 +253,6 @@ func (f *finder) described(main *Place) ([]byte, error) {
 	return text, err
 }
 
-// configSlack is how long after its start vLLM can't have read its configuration file
-// yet, since it imports its own modules first: at least five seconds.
-const configSlack = time.Second
-
 // configFile reads a file of options as the process would have when it began.
 func (e *Evidence) configFile(name string) ([]byte, error) {
 	v, err := e.process.view()
@@ -274,15 +269,14 @@ func (e *Evidence) configFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--config %q: %w", name, err)
 	}
-	began, err := e.process.startTime()
-	if err != nil {
+	switch since, err := e.process.changedSince(changed); {
+	case err != nil:
 		return nil, err
-	}
-	if changed.After(began.Add(configSlack)) {
+	case since:
 		return nil, fmt.Errorf("--config %q was changed after the engine began", name)
 	}
 	if strings.Contains(string(text), "\x00") {
-		return nil, fmt.Errorf("--config %q is no text", name)
+		return nil, fmt.Errorf("--config %q isn't text", name)
 	}
 	return text, nil
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -158,6 +157,7 @@ func speculatorsError(name string) string {
 // The cache's record of a branch changed after the engine began, which may have taken
 // the commit of before.
 func TestLocateMoved(t *testing.T) {
+	t.Parallel()
 	ref := "hub/models--org--m/refs/main"
 	dir := folder(t, map[string]string{
 		"hub/models--org--m/snapshots/" + oldCommit + "/": "",
@@ -169,7 +169,7 @@ func TestLocateMoved(t *testing.T) {
 	if got := located(t, e, false, dir); got != first {
 		t.Errorf("got %s, want %s", got, first)
 	}
-	time.Sleep(20 * time.Millisecond) // more than the grain of a start
+	imported(t, e)
 	if err := os.WriteFile(filepath.Join(dir, ref), []byte(oldCommit), 0o644); err != nil {
 		t.Fatal(err)
 	}

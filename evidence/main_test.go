@@ -6,15 +6,19 @@ package evidence
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +31,7 @@ const stagesVar = "WCACHE_TEST_STAGES"
 func TestMain(m *testing.M) {
 	if text := os.Getenv(stagesVar); text != "" {
 		if err := play(text); err != nil {
-			fmt.Println("error:", err)
+			fmt.Fprintln(os.Stderr, "helper:", err)
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -49,6 +53,7 @@ type stage struct {
 	Root   string    // becomes its root, with Dir below it
 	Hidden bool      // is not dumpable, as after setuid
 	Reads  int       // writes what Read says of this process, and ends
+	Reuse  bool      // gets a pid namespace, writes what becomes of a number there, and ends
 }
 
 // play is a helper's whole life: it does what its stage wants, starts the next, tells
@@ -61,8 +66,11 @@ func play(text string) error {
 	s := stages[0]
 	if s.Reads != 0 {
 		e, err := Read(s.Reads)
-		fmt.Printf("%v; %v\n", e, err)
+		fmt.Fprintf(os.Stdout, "%v; %v\n", e, err)
 		return nil
+	}
+	if s.Reuse {
+		return reuse()
 	}
 	if s.Bind[0] != "" {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -95,7 +103,7 @@ func play(text string) error {
 			return err
 		}
 	}
-	fmt.Printf("%d %d\n", len(stages), os.Getpid())
+	fmt.Fprintf(os.Stdout, "%d %d\n", len(stages), os.Getpid())
 	_, err := io.Copy(io.Discard, os.Stdin)
 	if next != nil {
 		_ = next.Wait()
@@ -114,13 +122,16 @@ func command(stages []stage) *exec.Cmd {
 	c := &exec.Cmd{
 		Path: "/proc/self/exe", Args: s.Argv, Dir: s.Dir,
 		Env:         append(slices.Clone(s.Env), stagesVar+"="+string(text), "GORACE=atexit_sleep_ms=0"),
-		SysProcAttr: &syscall.SysProcAttr{Setsid: s.Session, Pdeathsig: syscall.SIGKILL},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: s.Session},
 	}
 	if s.Root != "" {
 		c.Dir = ""
 	}
 	if s.Mounts {
 		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	if s.Reuse {
+		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
 	}
 	if s.User != 0 {
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: s.User, Gid: s.User}
@@ -137,45 +148,86 @@ type cast struct {
 // start runs stages, and ends them with the test.
 func start(t testing.TB, stages ...stage) cast {
 	t.Helper()
+	c, err := launch(stages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.end)
+	return c
+}
+
+func launch(stages []stage) (c cast, err error) {
 	first := command(stages)
 	in, err := first.StdinPipe()
 	if err != nil {
-		t.Fatal(err)
+		return c, err
 	}
 	out, err := first.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return c, err
 	}
 	first.Stderr = os.Stderr
 	if err := first.Start(); err != nil {
-		t.Fatal(err)
+		return c, err
 	}
-	ended := false
-	c := cast{pids: make([]int, len(stages))}
-	c.end = func() {
-		if !ended {
-			ended = true
-			_ = in.Close()
-			_ = first.Wait()
-		}
-	}
-	t.Cleanup(c.end)
+	c.pids = make([]int, len(stages))
+	c.end = sync.OnceFunc(func() {
+		_ = in.Close()
+		_ = first.Wait()
+	})
 	lines := bufio.NewReader(out)
 	for range stages {
 		line, err := lines.ReadString('\n')
 		var left, pid int
 		if n, _ := fmt.Sscanf(line, "%d %d", &left, &pid); n != 2 {
-			t.Fatalf("a helper says %q, %v", line, err)
+			c.end()
+			return c, fmt.Errorf("a helper says %q, %w", line, err)
 		}
 		c.pids[len(stages)-left] = pid
 	}
-	return c
+	return c, nil
 }
 
-// reads runs a helper that says what Read tells it of a process.
-func reads(t *testing.T, pid int, user uint32) string {
+// reuse gives a number to a second process, and writes what is said with the evidence
+// of the first.
+func reuse() error {
+	err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, ""))
+	if err != nil {
+		return err
+	}
+	serve := []stage{{Argv: []string{"vllm", "serve", "/"}}}
+	first, err := launch(serve)
+	if err != nil {
+		return err
+	}
+	before, err := Read(first.pids[0])
+	if err != nil {
+		return err
+	}
+	time.Sleep(20 * time.Millisecond) // no kernel comes round to a number within a tick by itself
+	first.end()
+	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(first.pids[0]-1)), 0); err != nil {
+		return err
+	}
+	second, err := launch(serve)
+	if err != nil {
+		return err
+	}
+	defer second.end()
+	now, err := Read(second.pids[0])
+	if err != nil {
+		return err
+	}
+	_, err = now.Locate(false)
+	_, gone := before.Locate(false)
+	fmt.Fprintf(os.Stdout, "one number: %v; the second: %v; the first: %v", first.pids[0] == second.pids[0], err, gone)
+	return nil
+}
+
+// says runs a helper to its end, and gives what it writes.
+func says(t *testing.T, s stage) string {
 	t.Helper()
-	out, err := command([]stage{{Argv: []string{"reader"}, Reads: pid, User: user}}).CombinedOutput()
+	out, err := command([]stage{s}).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -193,15 +193,21 @@ func splitCommand(text []byte) []string {
 	return words
 }
 
-// startTime is when a process began, by the wall clock, to a hundredth of a second.
-func (p process) startTime() (time.Time, error) {
+// importTime is what vLLM needs at least for importing its own modules, on any machine
+// five seconds and more: until then it has read no file that says which model is meant.
+const importTime = time.Second
+
+// changedSince reports whether a file that was last changed at a time may have been
+// another one when the process read it.
+func (p process) changedSince(changed time.Time) (bool, error) {
+	now := time.Now() // before the other clock: a pause between makes a process older
 	var boot unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
-		return time.Time{}, fmt.Errorf("read clock: %w", err)
+		return false, fmt.Errorf("read clock: %w", err)
 	}
 	const tick = time.Second / 100 // USER_HZ, 100 on every architecture with GPUs
 	age := time.Duration(boot.Nano()) - time.Duration(p.start)*tick
-	return time.Now().Add(-age), nil
+	return changed.After(now.Add(importTime - age)), nil
 }
 
 // chain is a process and its parents, up to the one that evidence comes from.
@@ -221,6 +227,9 @@ func ancestry(pid int) (chain, error) {
 	var c chain
 	for next := pid; ; {
 		p, err := findProcess(next)
+		if next != pid && errors.Is(err, ErrGone) && c.last().hasParent() == nil {
+			return c.without("process %d, the parent of %d, can't be seen from here", next, c.last().pid)
+		}
 		if err != nil {
 			return c, err
 		}

@@ -78,7 +78,7 @@ func (p program) read(config func(file string) ([]byte, error)) (s said, none st
 	return p.understand(one)
 }
 
-// positional reports whether argparse takes a word that is no option.
+// positional reports whether argparse takes a word that isn't an option.
 func (p program) positional() bool { return p.table == "serve" || p.table == "api_server" }
 
 // understand makes sense of one way to read a command line.
@@ -164,7 +164,7 @@ func speculation(value func(option string) (word, bool)) draft {
 	}{{"method", &method}, {"model", &d.model}, {"revision", &d.revision}} {
 		v, ok := config[field.key].(string)
 		if config[field.key] != nil && !ok || strings.ContainsRune(v, utf8.RuneError) {
-			return draft{none: fmt.Sprintf("%q in --speculative-config is no plain text", field.key)}
+			return draft{none: fmt.Sprintf("%q in --speculative-config isn't plain text", field.key)}
 		}
 		*field.to = v
 	}
@@ -189,7 +189,7 @@ func speculation(value func(option string) (word, bool)) draft {
 var className = regexp.MustCompile(`^[\p{L}_][\p{L}\p{Nd}_]*(\.[\p{L}_][\p{L}\p{Nd}_]*)+$`)
 
 // claims are what a command line says of the two models.
-func (s said) claims(program string) (model, proposer Claim) {
+func (s said) claims() (model, proposer Claim) {
 	model = Claim{Name: s.model, Revision: s.revision}
 	switch d := s.speculative; {
 	case d.none != "":

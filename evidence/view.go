@@ -97,7 +97,7 @@ func (v *view) read(path string, limit int64) (text []byte, changed time.Time, e
 		return nil, changed, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, changed, &fs.PathError{Op: "read", Path: path, Err: errors.New("is no regular file")}
+		return nil, changed, &fs.PathError{Op: "read", Path: path, Err: errors.New("isn't a regular file")}
 	}
 	text, err = io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {

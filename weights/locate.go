@@ -131,12 +131,11 @@ func modelFolder(cache, id string) string {
 	return filepath.Join(cache, "models--"+strings.ReplaceAll(id, "/", "--"))
 }
 
-// HubCaches are the directories in which Hugging Face's libraries keep models, in
-// the order in which to look. The first follows constants.py of huggingface_hub
-// 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it. Of env
-// only those variables are asked that count. What would lie in the working directory,
-// which is an engine's, is none of them.
-func HubCaches(env func(string) string) []string {
+// HubCache is the directory in which Hugging Face's libraries keep models, as
+// constants.py of huggingface_hub 2.4 has it. It may be relative to the working
+// directory of the process that env is of. Of env only those variables are asked that
+// count.
+func HubCache(env func(string) string) string {
 	hub := env("HF_HUB_CACHE")
 	if hub == "" {
 		hub = env("HUGGINGFACE_HUB_CACHE")
@@ -144,9 +143,16 @@ func HubCaches(env func(string) string) []string {
 	if hub == "" {
 		hub = filepath.Join(hubHome(env), "hub")
 	}
+	return filepath.Clean(expand(hub, env))
+}
+
+// HubCaches are the directories in which this user's models may be, in the order in
+// which to look: that of [HubCache], then TRANSFORMERS_CACHE, which only older releases
+// know. What would lie in the working directory, which is an engine's, is none of them.
+func HubCaches(env func(string) string) []string {
 	var caches []string
-	for _, dir := range []string{expand(hub, env), expand(env("TRANSFORMERS_CACHE"), env)} {
-		if dir = filepath.Clean(dir); filepath.IsAbs(dir) && !slices.Contains(caches, dir) {
+	for _, dir := range []string{HubCache(env), filepath.Clean(expand(env("TRANSFORMERS_CACHE"), env))} {
+		if filepath.IsAbs(dir) && !slices.Contains(caches, dir) {
 			caches = append(caches, dir)
 		}
 	}
