@@ -175,8 +175,10 @@ var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 // expand is os.path.expanduser for one's own home, then os.path.expandvars:
 // variables that aren't set stay as they are.
 func expand(path string, env func(string) string) string {
-	if home := env("HOME"); filepath.IsAbs(home) && (path == "~" || strings.HasPrefix(path, "~/")) {
-		path = home + path[1:]
+	if path == "~" || strings.HasPrefix(path, "~/") { // only then is HOME asked
+		if home := env("HOME"); filepath.IsAbs(home) {
+			path = home + path[1:]
+		}
 	}
 	return variable.ReplaceAllStringFunc(path, func(name string) string {
 		if v := env(strings.Trim(name, "${}")); v != "" {
