@@ -112,6 +112,10 @@ func TestChoose(t *testing.T) {
 		}},
 		{name: "a model id, and a commit that the hub has told", o: Options{Index: knows(), Roots: []string{hub}}, key: set(t, told(one, "o/n"), "checkpoint", "o/n"), dir: snapshot(one), sure: ByName},
 		{name: "an engine whose branch has moved since", o: Options{Index: knows()}, key: told(one, "o/n"), started: &Started{Dir: snapshot(two)}, dir: snapshot(one), sure: ByEngine},
+		{name: "an engine whose commit is gone", o: Options{Index: knows()}, key: told(strings.Repeat("3", 40), "o/n"), started: &Started{Dir: snapshot(two)}, err: &Refusal{
+			Field: "revision", Hint: "start the engine again, or fetch the model again",
+			Reason: "the engine has commit " + strings.Repeat("3", 40) + ", whose snapshot can't be used: stat " + snapshot(strings.Repeat("3", 40)) + ": no such file or directory",
+		}},
 		{name: "an engine whose draft is of another repository", o: Options{Index: knows()}, key: told(one, "o/m"), started: &Started{Dir: snapshot(two)}, dir: snapshot(two), sure: ByEngine},
 		{name: "no revision", o: Options{Index: knows(snapshot(one), snapshot(two))}, err: &Refusal{
 			Field: "checkpoint", Hint: settles(snapshot(one)),

@@ -118,7 +118,7 @@ func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string,
 	}
 	x := index.New(index.Options{})
 	defer x.Close()
-	x.SetRoots(slices.Concat(c.Roots, roots, weights.HubCaches(a.env)))
+	x.SetRoots(slices.Concat(c.Roots, absolute(roots), weights.HubCaches(a.env)))
 	answer, err := x.Lookup(ctx, key.Str("checkpoint"))
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (a *app) openModel(name, file string, roots []string) (*weights.Dir, error)
 	if err != nil && file != "" {
 		return nil, err
 	}
-	path, _, err := weights.Locate(modelArgument(name), "", a.env, append(c.Roots, roots...))
+	path, _, err := weights.Locate(modelArgument(name), "", a.env, append(c.Roots, absolute(roots)...))
 	if err != nil {
 		return nil, err
 	}
