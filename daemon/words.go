@@ -30,7 +30,7 @@ func (m *Mismatch) Error() string { return fmt.Sprintf("compare keys: %v differ"
 func lasting(err error) bool {
 	var differs *Mismatch
 	var no *resolve.Refusal
-	return errors.As(err, &differs) || errors.As(err, &no)
+	return errors.As(err, &differs) || errors.As(err, &no) || damaged(err)
 }
 
 // refuse words an error as the protocol wants it: what lasts is a mismatch, at
@@ -43,6 +43,9 @@ func (s *Server) refuse(err error) []byte {
 	var no *resolve.Refusal
 	if errors.As(err, &no) {
 		return protocol.Mismatch([]string{no.Field, withHint(no.Reason, no.Hint)})
+	}
+	if damaged(err) {
+		return protocol.Mismatch([]string{"checkpoint", withHint(err.Error(), s.hint(err))})
 	}
 	return protocol.Error(withHint(err.Error(), s.hint(err)))
 }
@@ -121,6 +124,8 @@ func failedHint(err *loader.Error, gpu bool) string {
 		return "wcache evict frees what is held, all else is another program's"
 	case loader.KindFileChanged:
 		return "wait until nobody writes to it"
+	case loader.KindDamaged:
+		return fetchAgain
 	case loader.KindNoDevice:
 		return "wcache doctor looks for what is missing"
 	case loader.KindFileUnreadable:
