@@ -53,7 +53,7 @@ var allowed = map[string][]string{
 	"control":              {"fingerprint"},
 	"control/schematest":   {},
 	"client":               {"control", "internal/fd", "protocol"},
-	"daemon":               {"attached", "cache", "config", "control", "device", "evidence", "fingerprint", "internal/fd", "internal/quota", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights", "weights/index"},
+	"daemon":               {"attached", "cache", "config", "control", "device", "evidence", "fingerprint", "internal/fd", "internal/quota", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "stamp", "torch", "weights", "weights/index"},
 	"doctor":               {"config", "systemd/generator"},
 	"systemdtest":          {},
 	"packagetest":          {"control"},
