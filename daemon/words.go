@@ -14,6 +14,7 @@ import (
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/visible"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
@@ -34,7 +35,8 @@ func lasting(err error) bool {
 }
 
 // refuse words an error as the protocol wants it: what lasts is a mismatch, at
-// which an engine gives up; what passes is an error, at which it tries again.
+// which an engine gives up; what passes is an error, at which it tries again. Engines
+// print both as they are.
 func (s *Server) refuse(err error) []byte {
 	var differs *Mismatch
 	if errors.As(err, &differs) {
@@ -42,9 +44,9 @@ func (s *Server) refuse(err error) []byte {
 	}
 	var no *resolve.Refusal
 	if errors.As(err, &no) {
-		return protocol.Mismatch([]string{no.Field, withHint(no.Reason, no.Hint)})
+		return protocol.Mismatch([]string{no.Field, visible.Line(withHint(no.Reason, no.Hint))})
 	}
-	return protocol.Error(withHint(err.Error(), s.hint(err)))
+	return protocol.Error(visible.Line(withHint(err.Error(), s.hint(err))))
 }
 
 // controlError words an error for people at a terminal.

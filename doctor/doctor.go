@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/wcache/wcache/internal/visible"
 )
 
 // State is how a check ended.
@@ -137,9 +139,9 @@ func Write(out io.Writer, list []Result, paint func(State, string) string) error
 	for _, r := range list {
 		mend := ""
 		if r.Mend != "" {
-			mend = "   -> " + r.Mend
+			mend = "   -> " + visible.Line(r.Mend)
 		}
-		fmt.Fprintf(w, "%s   %s\t%s%s\n", paint(r.State, fmt.Sprintf("%-4s", r.State)), r.Check, r.Text, mend)
+		fmt.Fprintf(w, "%s   %s\t%s%s\n", paint(r.State, fmt.Sprintf("%-4s", r.State)), r.Check, visible.Line(r.Text), mend)
 	}
 	warnings := "warnings"
 	if Failed(list, Warn) == 1 {

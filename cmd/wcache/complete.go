@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/visible"
 	"github.com/wcache/wcache/systemd/generator"
 	"github.com/wcache/wcache/weights/index"
 )
@@ -66,7 +67,7 @@ func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]c
 	for _, e := range reply.Status.Entries {
 		key := e.Key[:min(len(e.Key), max(shortKey, len(typed)))]
 		if e.State == "ready" && strings.HasPrefix(key, typed) {
-			list = append(list, cobra.CompletionWithDesc(key, fmt.Sprintf("%s, %s, %s", modelName(e.Model), rank(e.Fingerprint), size(e.Bytes))))
+			list = append(list, cobra.CompletionWithDesc(key, visible.Text(fmt.Sprintf("%s, %s, %s", modelName(e.Model), rank(e.Fingerprint), size(e.Bytes)))))
 		}
 	}
 	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
@@ -76,7 +77,8 @@ func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]c
 const shortKey = 12
 
 // completeModels are the models of the Hugging Face cache and the directories of
-// the configuration's roots, or directories for who begins to type one.
+// the configuration's roots, or directories for who begins to type one. Names that
+// can't be shown, or have lines, are left out: a shell takes a completion for typed.
 func (a *app) completeModels(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
@@ -94,7 +96,7 @@ func (a *app) completeModels(cmd *cobra.Command, _ []string, typed string) ([]co
 	slices.Sort(list)
 	var fit []cobra.Completion
 	for _, name := range slices.Compact(list) { // a model may have several revisions
-		if strings.HasPrefix(name, typed) {
+		if strings.HasPrefix(name, typed) && visible.Printable(name) {
 			fit = append(fit, name)
 		}
 	}

@@ -71,7 +71,7 @@ func (a *app) printChecks(list []doctor.Result) error {
 	}
 	p := a.palette(a.out)
 	styles := map[doctor.State]style{doctor.OK: good, doctor.Warn: uneasy, doctor.Fail: bad}
-	return doctor.Write(a.out, list, func(s doctor.State, text string) string { return p.paint(styles[s], text) })
+	return doctor.Write(a.out, list, func(s doctor.State, text string) string { return string(p.paint(styles[s], text)) })
 }
 
 // systemctl asks the user's manager. It is systemctl that knows how to reach one

@@ -5,7 +5,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +44,7 @@ func (a *app) evict() *cobra.Command {
 			// What was freed is told even where an engine kept the rest.
 			if !a.json {
 				for _, id := range reply.Evicted {
-					fmt.Fprintln(a.out, id)
+					say(a.out, "%s\n", id)
 				}
 				return err
 			}

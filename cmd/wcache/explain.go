@@ -128,7 +128,7 @@ func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string,
 		return nil, &hinted{err: fmt.Errorf("explain: no model directory with the checkpoint hash %q is known", key.Str("checkpoint")), hint: "give the directory too, or its folder with --root"}
 	}
 	for _, p := range found[1:] {
-		fmt.Fprintf(a.err, "wcache: hint: %s has the same headers\n", p.Path)
+		say(a.err, "wcache: hint: %s has the same headers\n", p.Path)
 	}
 	return weights.Open(found[0].Path)
 }
@@ -160,13 +160,13 @@ func (a *app) explainDir(name, file string, roots []string, o fingerprint.Option
 	if a.json {
 		return a.printJSON(map[string]any{"schema": outputSchema, "directory": dir.Path, "key": key.ID(), "fingerprint": key, "loader": loader, "refusal": refusal})
 	}
-	fmt.Fprintf(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
+	say(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
 	printKey(a.out, key, dir)
 	if refusal != "" {
-		fmt.Fprintf(a.out, "\nnot loaded by wcache: %s\n", refusal)
+		say(a.out, "\nnot loaded by wcache: %s\n", refusal)
 		return nil
 	}
-	fmt.Fprintf(a.out, "\nloaded by %s\n", loader)
+	say(a.out, "\nloaded by %s\n", loader)
 	return nil
 }
 
@@ -187,13 +187,13 @@ func plan(key fingerprint.Key, dir *weights.Dir) (loader, refusal string) {
 func printKey(out io.Writer, key fingerprint.Key, dir *weights.Dir) {
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
-	fmt.Fprint(w, "FIELD\tVALUE\tOF\n")
+	say(w, "FIELD\tVALUE\tOF\n")
 	for _, f := range key.Fields() {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, dir))
+		say(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, dir))
 	}
 	_ = w.Flush() // to memory
 	for line := range strings.Lines(table.String()) {
-		fmt.Fprintln(out, strings.TrimRight(line, " \n")) // a last cell may be empty
+		say(out, "%s\n", strings.TrimRight(line, " \n")) // a last cell may be empty
 	}
 }
 
@@ -230,21 +230,21 @@ func (a *app) explainKey(key fingerprint.Key, dir *weights.Dir) error {
 		}
 		return a.printJSON(map[string]any{"schema": outputSchema, "directory": dir.Path, "key": key.ID(), "differences": differences})
 	}
-	fmt.Fprintf(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
+	say(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
 	if len(differences) == 0 {
-		fmt.Fprintln(a.out, "every field that the directory decides is the same")
+		say(a.out, "every field that the directory decides is the same\n")
 	}
 	for _, d := range differences {
 		if !d.Certain {
-			fmt.Fprintf(a.out, "%s can't be told\n   engine      %s\n   because     %s\n", d.Field, word(d.Engine), d.Why)
+			say(a.out, "%s can't be told\n   engine      %s\n   because     %s\n", d.Field, word(d.Engine), d.Why)
 			continue
 		}
-		fmt.Fprintf(a.out, "%s differs\n   engine      %s\n   directory   %s\n   because     %s\n", d.Field, word(d.Engine), word(d.Computed), d.Why)
+		say(a.out, "%s differs\n   engine      %s\n   directory   %s\n   because     %s\n", d.Field, word(d.Engine), word(d.Computed), d.Why)
 	}
 	if loader, refusal := plan(key, dir); refusal != "" {
-		fmt.Fprintf(a.out, "\nnot loaded by wcache: %s\n", refusal)
+		say(a.out, "\nnot loaded by wcache: %s\n", refusal)
 	} else {
-		fmt.Fprintf(a.out, "\nloaded by %s\n", loader)
+		say(a.out, "\nloaded by %s\n", loader)
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/visible"
 )
 
 // version is set by the linker; a build without it says what Go knows.
@@ -145,10 +145,9 @@ func (a *app) exitOf(err error) int {
 	}
 	report := a.describe(err)
 	if a.json {
-		b, _ := json.Marshal(map[string]any{"error": report}) // strings always encode
-		fmt.Fprintln(a.err, string(b))
+		say(a.err, "%s", styled(jsonLine(map[string]any{"error": report})))
 	} else {
-		fmt.Fprintf(a.err, "wcache: %s %s\n", a.palette(a.err).paint(bad, "error:"), report.Message)
+		say(a.err, "wcache: %s %s\n", a.palette(a.err).paint(bad, "error:"), visible.Line(report.Message))
 		a.hint(report.Hint)
 	}
 	return exitStatus(err, report.Code)
@@ -157,7 +156,7 @@ func (a *app) exitOf(err error) int {
 // hint says what to do, to those who want to hear it.
 func (a *app) hint(text string) {
 	if text != "" && !a.quiet {
-		fmt.Fprintf(a.err, "wcache: %s %s\n", a.palette(a.err).paint(strong, "hint:"), text)
+		say(a.err, "wcache: %s %s\n", a.palette(a.err).paint(strong, "hint:"), visible.Line(text))
 	}
 }
 
@@ -256,13 +255,6 @@ func (a *app) ask(ctx context.Context, request control.Request, each func(contro
 // outputSchema is the number of what commands print in JSON, other than status,
 // which has one of its own: fields are only added.
 const outputSchema = 1
-
-// printJSON writes a value as indented JSON.
-func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
 
 // ownVersion is the version of this program.
 func ownVersion() string {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/visible"
 )
 
 // metric is a name of the text format of Prometheus, with what it means.
@@ -40,7 +41,7 @@ func (a *app) metrics(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return err
 	case !errors.As(err, &no) || no.Code != control.CodeNotRunning:
-		fmt.Fprintf(a.err, "wcache: %v\n", err) // it is there, and yet not up
+		say(a.err, "wcache: %v\n", err) // it is there, and yet not up
 	}
 	return writeMetrics(a.out, a.gpu, []metric{up(0)})
 }
@@ -133,7 +134,7 @@ func writeMetrics(out io.Writer, instance string, list []metric) error {
 			labels := append([]string{"cache", instance}, s.labels...)
 			var pairs []string
 			for i := 0; i < len(labels); i += 2 {
-				pairs = append(pairs, labels[i]+`="`+escape.Replace(labels[i+1])+`"`)
+				pairs = append(pairs, labels[i]+`="`+escape.Replace(visible.Text(labels[i+1]))+`"`)
 			}
 			fmt.Fprintf(&b, "%s{%s} %s\n", m.name, strings.Join(pairs, ","), strconv.FormatFloat(s.value, 'f', -1, 64))
 		}
@@ -144,5 +145,5 @@ func writeMetrics(out io.Writer, instance string, list []metric) error {
 	return nil
 }
 
-// escape is for the values of labels.
-var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+// escape is for the values of labels, which have no line breaks any more.
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

@@ -57,12 +57,12 @@ func (a *app) explainLast(ctx context.Context) error {
 		return a.printJSON(map[string]any{"schema": outputSchema, "misses": list})
 	}
 	if len(list) == 0 {
-		fmt.Fprintln(a.out, "every request of an engine so far was answered from memory")
+		say(a.out, "every request of an engine so far was answered from memory\n")
 		return nil
 	}
 	a.printMiss(list[0], time.Now())
 	if rest := list[1:]; len(rest) > 0 {
-		fmt.Fprintln(a.out)
+		say(a.out, "\n")
 		a.printEarlier(rest, time.Now())
 	}
 	return nil
@@ -163,7 +163,7 @@ func (a *app) printMiss(m explainedMiss, now time.Time) {
 	p := a.palette(a.out)
 	styles := map[string]style{control.MissRefused: bad, control.MissFailed: bad}
 	var head table
-	head.add(cell{"request", strong}, cell{fmt.Sprintf("%s, %s: %s", asker(m.Miss), ago(now.Sub(m.Time)), p.paint(styles[m.Reason], outcome(m.Reason))), plain})
+	head.add(strong.cell("request"), append(plain.cell(fmt.Sprintf("%s, %s: ", asker(m.Miss), ago(now.Sub(m.Time)))), styles[m.Reason].cell(outcome(m.Reason))...))
 	head.texts(plain, "key", fmt.Sprintf("%.12s%s%s%svLLM %s", m.Fingerprint.ID(), gap, rank(m.Fingerprint), gap, m.Fingerprint.Str("vllm_version")))
 	for _, dir := range m.Directories {
 		head.texts(plain, "directory", dir)
@@ -184,7 +184,7 @@ func (a *app) printMiss(m explainedMiss, now time.Time) {
 	if len(m.Differences) == 0 {
 		return
 	}
-	fmt.Fprintln(a.out)
+	say(a.out, "\n")
 	var t table
 	t.texts(faint, "FIELD", "ENGINE", "CACHE", "DIRECTORY", "CHANGED BY")
 	for _, d := range m.Differences {
@@ -195,7 +195,7 @@ func (a *app) printMiss(m explainedMiss, now time.Time) {
 		if d.knows {
 			directory = word(d.Directory)
 		}
-		t.add(cell{d.Field, strong}, cell{word(d.Engine), plain}, cell{held, plain}, cell{directory, plain}, cell{d.Option, plain})
+		t.add(strong.cell(d.Field), plain.cell(word(d.Engine)), plain.cell(held), plain.cell(directory), plain.cell(d.Option))
 	}
 	t.write(a.out, p)
 }

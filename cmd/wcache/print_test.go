@@ -68,8 +68,8 @@ func TestWords(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{size(0), "0 B"}, {size(999), "999 B"}, {size(1000), "1.0 KiB"}, {size(1 << 20), "1.0 MiB"}, {size(999 << 20), "999.0 MiB"},
 		{size(1 << 40), "1.0 TiB"}, {size(1 << 60), "1048576.0 TiB"},
-		{span(0), "0 s"}, {span(59 * time.Second), "59 s"}, {span(time.Minute), "1 min"}, {span(61 * time.Minute), "1 h 1 min"},
-		{span(49 * time.Hour), "2 days"},
+		{period(0), "0 s"}, {period(59 * time.Second), "59 s"}, {period(time.Minute), "1 min"}, {period(61 * time.Minute), "1 h 1 min"},
+		{period(49 * time.Hour), "2 days"},
 		{word(nil), "None"}, {word(true), "True"}, {word(false), "False"}, {word(int64(3)), "3"},
 		{word(fingerprint.Tuple{"a", int64(1), fingerprint.Tuple{}}), "(a, 1, ())"},
 	} {

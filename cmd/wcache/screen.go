@@ -25,11 +25,11 @@ const mostProcesses = 4
 
 func (x screen) status(s control.Status) {
 	var head table
-	head.add(cell{"wcache@" + s.Instance, strong},
-		cell{fmt.Sprintf("%s, %s, pid %d%swcache %s", x.paint(good, s.State), span(x.now.Sub(s.Since)), s.PID, gap, s.Version.Daemon), plain})
+	head.add(strong.cell("wcache@"+s.Instance), append(good.cell(s.State),
+		plain.cell(fmt.Sprintf(", %s, pid %d%swcache %s", period(x.now.Sub(s.Since)), s.PID, gap, s.Version.Daemon))...))
 	head.texts(plain, "socket", s.Socket)
 	if s.GPU != nil {
-		head.add(cell{"gpu", plain}, x.gpu(*s.GPU))
+		head.add(plain.cell("gpu"), x.gpu(*s.GPU))
 	}
 	head.texts(plain, "memory", memory(s))
 	if s.GPU != nil && len(s.GPU.Processes) > 0 {
@@ -38,7 +38,7 @@ func (x screen) status(s control.Status) {
 	head.texts(plain, "requests", requests(s.Counts))
 	head.write(x.out, x.palette)
 	if len(s.Entries) > 0 {
-		fmt.Fprintln(x.out)
+		say(x.out, "\n")
 		x.entries(s.Entries)
 	}
 	notes := x.notes
@@ -48,10 +48,10 @@ func (x screen) status(s control.Status) {
 		}
 	}
 	if len(notes) > 0 {
-		fmt.Fprintln(x.out)
+		say(x.out, "\n")
 	}
 	for _, n := range notes {
-		fmt.Fprintln(x.out, x.paint(uneasy, "# "+n))
+		say(x.out, "%s\n", x.paint(uneasy, "# "+n))
 	}
 }
 
@@ -60,8 +60,8 @@ func (x screen) entries(list []control.Entry) {
 	t.texts(faint, "KEY", "MODEL", "SURE BY", "RANK", "SIZE", "STATE", "ENGINES", "USED")
 	styles := map[string]style{"ready": good, "loading": uneasy, "leaving": faint}
 	for _, e := range list {
-		t.add(cell{fmt.Sprintf("%.12s", e.Key), plain}, cell{modelName(e.Model), plain}, cell{sureBy(e), faint}, cell{rank(e.Fingerprint), plain}, cell{size(e.Bytes), plain},
-			cell{state(e), styles[e.State]}, cell{users(e), plain}, cell{used(e, x.now), plain})
+		t.add(plain.cell(fmt.Sprintf("%.12s", e.Key)), plain.cell(modelName(e.Model)), faint.cell(sureBy(e)), plain.cell(rank(e.Fingerprint)), plain.cell(size(e.Bytes)),
+			styles[e.State].cell(state(e)), plain.cell(users(e)), plain.cell(used(e, x.now)))
 	}
 	t.write(x.out, x.palette)
 }
@@ -90,9 +90,9 @@ func (x screen) gpu(g control.GPU) cell {
 	}
 	text := strings.Join(parts, gap)
 	if g.State == "" || g.State == "ok" {
-		return cell{text, plain}
+		return plain.cell(text)
 	}
-	return cell{text + gap + x.paint(bad, g.State), plain} // a problem below says why
+	return append(plain.cell(text+gap), bad.cell(g.State)...) // a problem below says why
 }
 
 // memory words how much is held, and of a GPU how full it is.

@@ -121,7 +121,7 @@ func (a *app) notServing(err error) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.palette(a.out).paint(strong, a.name()))
+		say(a.out, "%s   idle: nothing is cached; the socket starts it on the first request\n", a.palette(a.out).paint(strong, a.name()))
 	}
 	return &silent{exitNotRunning}
 }

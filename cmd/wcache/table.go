@@ -4,12 +4,13 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/visible"
 )
 
 // style is how a word looks on a terminal, as the parameters of ECMA-48's SGR.
@@ -27,11 +28,13 @@ const (
 // palette is whether styles are shown.
 type palette bool
 
-func (p palette) paint(s style, text string) string {
-	if !p || s == plain || text == "" {
-		return text
+// paint shows text in a style.
+func (p palette) paint(s style, text string) styled {
+	text = visible.Text(text)
+	if p && s != plain && text != "" {
+		text = "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 	}
-	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+	return styled(text)
 }
 
 // palette of what is written to a stream: styles are for terminals, and only for
@@ -40,10 +43,23 @@ func (a *app) palette(out io.Writer) palette {
 	return palette(a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && terminal(out))
 }
 
-// cell is a text in a table.
-type cell struct {
+// span is a text of one style.
+type span struct {
 	text  string
 	style style
+}
+
+// cell is what stands in one column of a table.
+type cell []span
+
+func (s style) cell(text string) cell { return cell{{text, s}} }
+
+// width is how many columns of a terminal a cell takes, where each character takes one.
+func (c cell) width() (n int) {
+	for _, s := range c {
+		n += utf8.RuneCountInString(visible.Text(s.text))
+	}
+	return n
 }
 
 // table is rows whose columns stand below each other. The last cell of a row may
@@ -58,7 +74,7 @@ func (t *table) add(row ...cell) { t.rows = append(t.rows, row) }
 func (t *table) texts(s style, texts ...string) {
 	var row []cell
 	for _, text := range texts {
-		row = append(row, cell{text, s})
+		row = append(row, s.cell(text))
 	}
 	t.add(row...)
 }
@@ -70,18 +86,20 @@ func (t *table) write(w io.Writer, p palette) {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+			widths[i] = max(widths[i], c.width())
 		}
 	}
 	for _, row := range t.rows {
 		var line strings.Builder
 		for i, c := range row {
-			line.WriteString(p.paint(c.style, c.text))
+			for _, s := range c {
+				line.WriteString(string(p.paint(s.style, s.text)))
+			}
 			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text)) + gap)
+				line.WriteString(strings.Repeat(" ", widths[i]-c.width()) + gap)
 			}
 		}
-		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+		say(w, "%s\n", styled(strings.TrimRight(line.String(), " ")))
 	}
 }
 

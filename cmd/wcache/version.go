@@ -27,14 +27,14 @@ func (a *app) versionCommand() *cobra.Command {
 					control.Version
 				}{outputSchema, v})
 			}
-			fmt.Fprintln(a.out, "client", v.Client)
+			say(a.out, "client %s\n", v.Client)
 			if v.Daemon == "" {
 				if !a.quiet {
-					fmt.Fprintf(a.err, "wcache: %s is not running\n", a.name())
+					say(a.err, "wcache: %s is not running\n", a.name())
 				}
 				return nil
 			}
-			fmt.Fprintln(a.out, "daemon", v.Daemon)
+			say(a.out, "daemon %s\n", v.Daemon)
 			if v.Daemon != v.Client {
 				a.hint(fmt.Sprintf("systemctl --user restart wcache@%s.service keeps the weights and runs the new version", instance))
 			}

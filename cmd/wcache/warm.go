@@ -93,7 +93,7 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	if e.LoadSeconds > 0 {
 		rate = fmt.Sprintf(", %s/s", size(int64(float64(e.Bytes)/e.LoadSeconds)))
 	}
-	fmt.Fprintf(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), seconds(e.LoadSeconds), rate)
+	say(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), seconds(e.LoadSeconds), rate)
 	return nil
 }
 
@@ -120,15 +120,15 @@ func (a *app) progress(name string) (show func(control.Reply), end func()) {
 		case p == nil || p.Total <= 0 || a.json || a.quiet:
 		case draws:
 			drawn = true
-			fmt.Fprintf(a.err, "\r%s\x1b[K", bar(*p, name))
+			say(a.err, "\r%s\x1b[K", bar(*p, name))
 		case int(p.Seconds)/lineEvery > told:
 			told = int(p.Seconds) / lineEvery
-			fmt.Fprintf(a.err, "wcache: %s: %s\n", name, far(*p))
+			say(a.err, "wcache: %s: %s\n", name, far(*p))
 		}
 	}
 	end = func() {
 		if drawn {
-			fmt.Fprint(a.err, "\r\x1b[K")
+			say(a.err, "\r\x1b[K")
 		}
 	}
 	return show, end

@@ -6,9 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -38,7 +36,7 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 	draws := !a.json && terminal(a.out)
 	restore := func() {}
 	if draws {
-		fmt.Fprint(a.out, enterScreen)
+		say(a.out, enterScreen)
 		restore = a.listenForKeys()
 	}
 	var last bytes.Buffer
@@ -47,11 +45,11 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 		a.drawInto(&last, *s)
 		switch {
 		case draws:
-			fmt.Fprint(a.out, page(last.String(), a.rows()))
+			say(a.out, "%s", styled(page(last.String(), a.rows())))
 		case !first && !a.json:
-			fmt.Fprintf(a.out, "\n%s", &last)
+			say(a.out, "\n%s", styled(last.String()))
 		default:
-			fmt.Fprint(a.out, last.String())
+			say(a.out, "%s", styled(last.String()))
 		}
 		if a.wait(ctx, every, draws) {
 			break
@@ -60,14 +58,14 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 	}
 	if draws {
 		restore()
-		fmt.Fprint(a.out, leaveScreen+last.String()) // what was seen last stays to be read
+		say(a.out, "%s", styled(leaveScreen+last.String())) // what was seen last stays to be read
 	}
 	var no *control.Error
 	switch {
 	case ctx.Err() != nil:
 		return nil // asked to end
 	case errors.As(err, &no) && no.Code == control.CodeNotRunning:
-		fmt.Fprintf(a.err, "wcache: %s has ended\n", a.name())
+		say(a.err, "wcache: %s has ended\n", a.name())
 		return &silent{exitNotRunning}
 	}
 	return err
@@ -76,7 +74,7 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 // drawInto writes a status as show does, in JSON as one line.
 func (a *app) drawInto(b *bytes.Buffer, s control.Status) {
 	if a.json {
-		_ = json.NewEncoder(b).Encode(s) // to memory, of what encodes
+		b.WriteString(jsonLine(s))
 		return
 	}
 	screen{out: b, palette: a.palette(a.out), now: time.Now(), notes: a.notes(s)}.status(s)

@@ -76,7 +76,7 @@ func used(e control.Entry, now time.Time) string {
 
 func ago(d time.Duration) string {
 	if d >= time.Minute {
-		return span(d) + " ago"
+		return period(d) + " ago"
 	}
 	return "now"
 }
@@ -96,8 +96,8 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", n, unit)
 }
 
-// span words a time as people say it.
-func span(d time.Duration) string {
+// period words a time as people say it.
+func period(d time.Duration) string {
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%d s", int(d.Seconds()))
