@@ -132,13 +132,18 @@ func (e *Error) Error() string {
 }
 
 // Paths are the files that count for a user, in the order in which they are
-// read: the system's, then the user's own.
+// read: the system's, then the user's own. Whoever has no home directory has none: a
+// relative path would be a file of whatever directory a process happens to be in.
 func Paths(env func(string) string) []string {
-	home := env("XDG_CONFIG_HOME")
-	if !filepath.IsAbs(home) { // the XDG specification ignores relative paths
-		home = filepath.Join(env("HOME"), ".config")
+	paths := []string{"/etc/wcache/wcache.toml"}
+	folder := env("XDG_CONFIG_HOME")
+	if home := env("HOME"); !filepath.IsAbs(folder) && filepath.IsAbs(home) { // the XDG specification ignores relative paths
+		folder = filepath.Join(home, ".config")
 	}
-	return []string{"/etc/wcache/wcache.toml", filepath.Join(home, "wcache", "wcache.toml")}
+	if filepath.IsAbs(folder) {
+		paths = append(paths, filepath.Join(folder, "wcache", "wcache.toml"))
+	}
+	return paths
 }
 
 // Load reads the files in order, each over what came before, with the table of
@@ -156,6 +161,9 @@ func Load(paths []string, instance string, env func(string) string) (Config, err
 		}
 		if c, err = merge(c, p, text, instance); err != nil {
 			return Config{}, err
+		}
+		if f := c.homeless(env); f != nil {
+			return Config{}, &Error{File: p, Line: lineOf(text, toml.Key{f.key}), Text: f.Error()}
 		}
 	}
 	c.Roots = expand(c.Roots, env)
@@ -276,6 +284,24 @@ func (c *Config) check() *fault {
 		return nil
 	}
 	return slices.MinFunc(faults, func(a, b *fault) int { return strings.Compare(a.key, b.key) })
+}
+
+// homeless is the fault of a path that begins with ~ where no home directory is known.
+func (c *Config) homeless(env func(string) string) *fault {
+	if filepath.IsAbs(env("HOME")) {
+		return nil
+	}
+	for _, list := range []struct {
+		key   string
+		paths []string
+	}{{"pins", c.Pins}, {"roots", c.Roots}} {
+		for _, p := range list.paths {
+			if !filepath.IsAbs(p) {
+				return &fault{list.key, fmt.Sprintf("%q needs a home directory, and none is known: set HOME, or write an absolute path", p)}
+			}
+		}
+	}
+	return nil
 }
 
 // expand replaces a leading ~ by the home directory.

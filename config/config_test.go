@@ -123,9 +123,35 @@ func TestLoadRefusesADirectory(t *testing.T) {
 }
 
 func TestPaths(t *testing.T) {
-	want := []string{"/etc/wcache/wcache.toml", "/home/ada/.config/wcache/wcache.toml"}
-	if diff := cmp.Diff(want, Paths(env)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	const system = "/etc/wcache/wcache.toml"
+	for _, tt := range []struct {
+		home, folder string
+		want         []string
+	}{
+		{"/home/ada", "", []string{system, "/home/ada/.config/wcache/wcache.toml"}},
+		{"/home/ada", "/c", []string{system, "/c/wcache/wcache.toml"}},
+		{"", "/c", []string{system, "/c/wcache/wcache.toml"}},
+		{"", "", []string{system}}, // and none of the working directory
+		{"ada", "c", []string{system}},
+	} {
+		env := map[string]string{"HOME": tt.home, "XDG_CONFIG_HOME": tt.folder}
+		if diff := cmp.Diff(tt.want, Paths(func(n string) string { return env[n] })); diff != "" {
+			t.Errorf("%v: -want +got:\n%s", tt, diff)
+		}
+	}
+}
+
+// A path below a home directory that isn't known is no path of the working directory.
+func TestLoadHomeless(t *testing.T) {
+	for text, line := range map[string]string{
+		"policy = 'any'\npins = ['/a', '~/b']\n": ":2: pins: \"~/b\"", "roots = ['~']\n": ":1: roots: \"~\"", "[instance.0]\nroots = ['~/c']\n": ": roots: \"~/c\"",
+	} {
+		path := write(t, text)
+		_, err := Load([]string{path}, "0", func(string) string { return "" })
+		want := "read configuration: " + path + line + " needs a home directory, and none is known: set HOME, or write an absolute path"
+		if err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
 	}
 }
 

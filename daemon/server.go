@@ -221,7 +221,7 @@ func (s *Server) setPinned(dirs []string) {
 func (s *Server) applyRoots() {
 	c := s.configuration()
 	roots := append(append([]string(nil), c.Roots...), c.Pins...)
-	s.o.Index.SetRoots(append(roots, weights.HubCaches(s.o.Env)...))
+	s.o.Index.SetRoots(append(roots, weights.OwnHubCaches(s.o.Env)...))
 }
 
 func (s *Server) configuration() config.Config {

@@ -14,6 +14,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -113,14 +114,20 @@ func ID(key fingerprint.Key, dir string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// ErrHomeless is the error of a user for whose state there is no place.
+var ErrHomeless = errors.New("find state folder: no home directory is known, and XDG_STATE_HOME is not set")
+
 // Path is where the manifest of an instance lies: below $XDG_STATE_HOME, by
-// default ~/.local/state.
-func Path(env func(string) string, instance string) string {
-	home := env("XDG_STATE_HOME")
-	if !filepath.IsAbs(home) {
-		home = filepath.Join(env("HOME"), ".local", "state")
+// default ~/.local/state. The error is [ErrHomeless].
+func Path(env func(string) string, instance string) (string, error) {
+	folder := env("XDG_STATE_HOME")
+	if home := env("HOME"); !filepath.IsAbs(folder) {
+		if !filepath.IsAbs(home) {
+			return "", ErrHomeless
+		}
+		folder = filepath.Join(home, ".local", "state")
 	}
-	return filepath.Join(home, "wcache", instance, "manifest.toml")
+	return filepath.Join(folder, "wcache", instance, "manifest.toml"), nil
 }
 
 // Encode writes the text of a manifest.

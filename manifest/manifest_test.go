@@ -204,14 +204,21 @@ func TestLabel(t *testing.T) {
 }
 
 func TestPath(t *testing.T) {
-	env := map[string]string{"HOME": "/home/ada"}
-	get := func(n string) string { return env[n] }
-	if got, want := Path(get, "0"), "/home/ada/.local/state/wcache/0/manifest.toml"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	env["XDG_STATE_HOME"] = "/state"
-	if got, want := Path(get, "host"), "/state/wcache/host/manifest.toml"; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	for _, tt := range []struct {
+		home, state, want string
+		err               error
+	}{
+		{"/home/ada", "", "/home/ada/.local/state/wcache/0/manifest.toml", nil},
+		{"/home/ada", "/state", "/state/wcache/0/manifest.toml", nil},
+		{"/home/ada", "state", "/home/ada/.local/state/wcache/0/manifest.toml", nil},
+		{"", "/state", "/state/wcache/0/manifest.toml", nil},
+		{"", "", "", ErrHomeless}, // and never in the working directory
+		{"ada", "state", "", ErrHomeless},
+	} {
+		env := map[string]string{"HOME": tt.home, "XDG_STATE_HOME": tt.state}
+		if got, err := Path(func(n string) string { return env[n] }, "0"); got != tt.want || err != tt.err {
+			t.Errorf("%v: got %q, %v", tt, got, err)
+		}
 	}
 }
 

@@ -74,7 +74,11 @@ func Locate(nameOrPath, revision string, env func(string) string, roots []string
 	if !isModelID(nameOrPath) {
 		return "", nil, &NotFound{Name: nameOrPath, Reason: "is neither an absolute path nor a model id; relative paths depend on the engine's working directory, so give it the absolute one"}
 	}
-	return locateID(nameOrPath, revision, HubCaches(env), roots)
+	own := OwnHubCaches(env)
+	if len(own)+len(roots) == 0 {
+		return "", nil, &NotFound{Name: nameOrPath, Revision: revision, Reason: "no Hugging Face cache is known, as there is no home directory; set HOME or HF_HUB_CACHE"}
+	}
+	return locateID(nameOrPath, revision, own, roots)
 }
 
 // locateID takes the first of own that has a model id. Roots have no order.
@@ -131,7 +135,8 @@ func modelFolder(cache, id string) string {
 // HubCaches are the directories in which Hugging Face's libraries keep models, in
 // the order in which to look. The first follows constants.py of huggingface_hub
 // 2.4; TRANSFORMERS_CACHE, which only older releases know, comes after it. Of env
-// only those variables are asked that count.
+// only those variables are asked that count. One may be relative, to the working directory
+// of whoever has that environment.
 func HubCaches(env func(string) string) []string {
 	hub := env("HF_HUB_CACHE")
 	if hub == "" {
@@ -147,6 +152,12 @@ func HubCaches(env func(string) string) []string {
 		}
 	}
 	return caches
+}
+
+// OwnHubCaches are those of this process's user: HubCaches without what would lie in the
+// working directory, such as ~/.cache where no home directory is known.
+func OwnHubCaches(env func(string) string) []string {
+	return slices.DeleteFunc(HubCaches(env), func(dir string) bool { return !filepath.IsAbs(dir) })
 }
 
 func hubHome(env func(string) string) string {
@@ -166,7 +177,9 @@ var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 // variables that aren't set stay as they are.
 func expand(path string, env func(string) string) string {
 	if path == "~" || strings.HasPrefix(path, "~/") {
-		path = env("HOME") + path[1:]
+		if home := env("HOME"); filepath.IsAbs(home) {
+			path = home + path[1:]
+		}
 	}
 	return variable.ReplaceAllStringFunc(path, func(name string) string {
 		if v := env(strings.Trim(name, "${}")); v != "" {

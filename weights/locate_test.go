@@ -38,6 +38,23 @@ func TestHubCaches(t *testing.T) {
 	}
 }
 
+// Without a home directory nothing lies below it, nor in the working directory: T6.
+func TestOwnHubCaches(t *testing.T) {
+	for _, c := range []struct {
+		vars map[string]string
+		want []string
+	}{
+		{map[string]string{"HOME": "/h"}, []string{"/h/.cache/huggingface/hub"}},
+		{nil, []string{}},
+		{map[string]string{"HOME": "h", "HF_HUB_CACHE": "~/hub", "TRANSFORMERS_CACHE": "tf"}, []string{}},
+		{map[string]string{"HF_HUB_CACHE": "hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/tf"}},
+	} {
+		if diff := cmp.Diff(c.want, OwnHubCaches(environment(c.vars))); diff != "" {
+			t.Errorf("%v: %s", c.vars, diff)
+		}
+	}
+}
+
 const (
 	oldCommit = "0123456789abcdef0123456789abcdef01234567"
 	newCommit = "89abcdef0123456789abcdef0123456789abcdef"

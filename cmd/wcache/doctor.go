@@ -190,7 +190,7 @@ func (a *app) largest(ctx context.Context) (name string, bytes int64, err error)
 // modelFolders are those in which the daemon looks for models. A configuration that
 // is broken, which is told elsewhere, names none.
 func (a *app) modelFolders() []string {
-	hubs := weights.HubCaches(a.env)
+	hubs := weights.OwnHubCaches(a.env)
 	c, err := configuration(a.env, "", a.gpu)
 	if err != nil {
 		return hubs

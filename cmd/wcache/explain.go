@@ -118,7 +118,7 @@ func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string,
 	}
 	x := index.New(index.Options{})
 	defer x.Close()
-	x.SetRoots(slices.Concat(c.Roots, roots, weights.HubCaches(a.env)))
+	x.SetRoots(slices.Concat(c.Roots, roots, weights.OwnHubCaches(a.env)))
 	answer, err := x.Lookup(ctx, key.Str("checkpoint"))
 	if err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func run() int { return runBelow("/") }
 func runBelow(root string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	a := &app{in: os.Stdin, out: &stdout{File: os.Stdout}, err: os.Stderr, env: os.Getenv, sysroot: root}
+	a := &app{in: os.Stdin, out: &stdout{File: os.Stdout}, err: os.Stderr, env: withHome(os.Getenv), sysroot: root}
 	return a.execute(ctx, os.Args[1:])
 }
 

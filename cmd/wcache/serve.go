@@ -74,6 +74,10 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if o.device == "" {
 		o.device = o.instance
 	}
+	state, err := a.stateDir(o)
+	if err != nil {
+		return err
+	}
 	at := a.placeOf(o.device)
 	if o.uuid == "" {
 		o.uuid = at.uuid
@@ -101,7 +105,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer in.release()
-	x, indexPath, manifestPath := index.New(index.Options{}), filepath.Join(a.stateDir(o), "index.json"), filepath.Join(a.stateDir(o), "manifest.toml")
+	x, indexPath, manifestPath := index.New(index.Options{}), filepath.Join(state, "index.json"), filepath.Join(state, "manifest.toml")
 	defer x.Close()
 	if err := x.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
@@ -162,11 +166,16 @@ func reload(ctx context.Context, hangup <-chan os.Signal, s *daemon.Server, n *a
 	}
 }
 
-func (a *app) stateDir(o serveOptions) string {
+// stateDir is where what outlives a daemon is kept.
+func (a *app) stateDir(o serveOptions) (string, error) {
 	if o.state != "" {
-		return o.state
+		return absolute([]string{o.state})[0], nil
 	}
-	return filepath.Dir(manifest.Path(a.env, o.instance))
+	path, err := manifest.Path(a.env, o.instance)
+	if err != nil {
+		return "", &hinted{err: err, hint: "set HOME or XDG_STATE_HOME, or give --state FOLDER", exit: exitConfig}
+	}
+	return filepath.Dir(path), nil
 }
 
 // configuration reads the file that is given, else those of the system and the user.
