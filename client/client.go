@@ -11,11 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,12 +31,38 @@ func Socket(env func(string) string, uid int, instance string) string {
 	return filepath.Join(dir, "vllm_weight_cache", instance+".sock")
 }
 
+// Patience is how long an instance may be silent by default. One that is well answers in
+// milliseconds, and in seconds on a machine that is out of memory.
+const Patience = 10 * time.Second
+
+// Asker asks an instance.
+type Asker struct {
+	Socket   string        // the control socket
+	Patience time.Duration // 0: [Patience]
+}
+
+// Do is [Asker.Do] with the default patience.
+func Do(ctx context.Context, socket string, request control.Request, each func(control.Reply)) (*control.Reply, error) {
+	return Asker{Socket: socket}.Do(ctx, request, each)
+}
+
 // Do sends a control request and gives the final reply. Replies before it go to
 // each, if it isn't nil. The error is a [*control.Error] where the daemon said
 // no, or isn't there: the control socket is the daemon's own, so that connecting
-// to it starts nothing.
-func Do(ctx context.Context, socket string, request control.Request, each func(control.Reply)) (*control.Reply, error) {
-	conn, err := dial(ctx, socket)
+// to it starts nothing. It is a [*Silent] where the daemon is there and says nothing,
+// and a [*Foreign] where somebody else's process is.
+//
+// A request that takes its time, as a load does, is waited for as long as the daemon
+// answers other questions.
+func (a Asker) Do(ctx context.Context, request control.Request, each func(control.Reply)) (*control.Reply, error) {
+	if a.Patience == 0 {
+		a.Patience = Patience
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer end(nil)
+	conn, err := dial(ctx, a.Socket, a.Patience)
 	if err != nil {
 		return nil, err
 	}
@@ -46,13 +70,23 @@ func Do(ctx context.Context, socket string, request control.Request, each func(c
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	if err := control.Write(conn, request); err != nil {
-		return nil, fmt.Errorf("ask %q: %w", socket, because(ctx, err))
+		return nil, fmt.Errorf("ask %q: %w", a.Socket, because(ctx, err))
 	}
+	heard := make(chan struct{}, 1)
+	listening.Go(func() {
+		if a.deaf(ctx, heard, request.Method) {
+			end(&Silent{Socket: a.Socket, PID: int(conn.peer.Pid), Limit: a.Patience})
+		}
+	})
 	r := bufio.NewReader(conn)
 	for {
 		var reply control.Reply
 		if err := control.Read(r, &reply); err != nil {
-			return nil, fmt.Errorf("ask %q: %w", socket, because(ctx, err))
+			return nil, fmt.Errorf("ask %q: %w", a.Socket, because(ctx, err))
+		}
+		select {
+		case heard <- struct{}{}:
+		default:
 		}
 		switch {
 		case !reply.Final:
@@ -65,6 +99,43 @@ func Do(ctx context.Context, socket string, request control.Request, each func(c
 			return &reply, nil
 		}
 	}
+}
+
+// deaf waits until nothing was heard for as long as the asker is patient, and for a
+// request that may take longer, not to another question either. It gives false when ctx
+// is done.
+func (a Asker) deaf(ctx context.Context, heard <-chan struct{}, method string) bool {
+	slow := method == control.MethodWarm || method == control.MethodEvict
+	silence := time.NewTimer(a.Patience)
+	defer silence.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-heard:
+		case <-silence.C:
+			if !slow || !a.answers(ctx) {
+				return ctx.Err() == nil
+			}
+		}
+		silence.Reset(a.Patience)
+	}
+}
+
+// answers reports whether the daemon says anything to another question. One of a version
+// that doesn't know it says so.
+func (a Asker) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, a.Patience)
+	defer cancel()
+	conn, err := dial(ctx, a.Socket, a.Patience)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	var reply control.Reply
+	return control.Write(conn, control.Request{Method: control.MethodPing}) == nil && control.Read(bufio.NewReader(conn), &reply) == nil
 }
 
 // because is why an exchange broke off: the caller's own reason goes before what
@@ -93,44 +164,11 @@ func Start(ctx context.Context, socket string) error {
 	return conn.Close()
 }
 
-// Listening reports whether somebody listens on a socket, without connecting to
-// it: that would start a service. It sees the sockets of its own network
-// namespace, in /proc/net/unix, where they have the names that bind was given.
-func Listening(socket string) bool {
-	list, err := os.ReadFile("/proc/net/unix")
-	if err != nil {
-		return false
-	}
-	// Num RefCount Protocol Flags Type St Inode Path; flags are __SO_ACCEPTCON of
-	// include/uapi/linux/net.h or nothing.
-	const accepting = "00010000"
-	for line := range strings.Lines(string(list)) {
-		part := strings.Fields(line)
-		if len(part) > 7 && part[3] == accepting && strings.HasSuffix(strings.TrimSuffix(line, "\n"), " "+socket) {
-			return true
-		}
-	}
-	return false
-}
-
-func dial(ctx context.Context, socket string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, &control.Error{Code: control.CodeNotRunning, Message: fmt.Sprintf("no socket at %s", socket)}
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, &control.Error{Code: control.CodeNotRunning, Message: fmt.Sprintf("nobody serves %s", socket)}
-	case err != nil:
-		return nil, fmt.Errorf("connect to %q: %w", socket, err)
-	}
-	return conn, nil
-}
-
 // Engine sends one framed request as an engine does and gives the reply. The
-// caller closes the connection, which a watch has to keep.
+// caller closes the connection, which a watch has to keep. The error is a [*Foreign]
+// where another user's process listens.
 func Engine(ctx context.Context, socket string, payload []byte) (*protocol.Reply, net.Conn, error) {
-	conn, err := dial(ctx, socket)
+	conn, err := dial(ctx, socket, Patience)
 	if err != nil {
 		return nil, nil, err
 	}

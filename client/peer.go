@@ -5,24 +5,95 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"syscall"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/internal/fd"
 )
 
+// Foreign is the error for a socket on which another user's process listens: whoever
+// could put it there would read requests and give answers.
+type Foreign struct {
+	Socket string
+	UID    int
+}
+
+func (e *Foreign) Error() string {
+	return fmt.Sprintf("connect to %q: user %d listens there, and this is user %d", e.Socket, e.UID, os.Geteuid())
+}
+
+// Silent is the error for a daemon that is there and doesn't answer.
+type Silent struct {
+	Socket string
+	PID    int // who listens, as it is numbered here; 0: not known
+	Limit  time.Duration
+}
+
+func (e *Silent) Error() string { return fmt.Sprintf("it has not answered within %v", e.Limit) }
+
+// connection is one to a process of this user.
+type connection struct {
+	*net.UnixConn
+	peer *unix.Ucred // who listens
+}
+
+// retryEvery is how soon a socket is tried again whose queue is full.
+const retryEvery = 20 * time.Millisecond
+
+// dial connects to a process of this user. One that doesn't accept is waited for a while.
+func dial(ctx context.Context, socket string, patience time.Duration) (*connection, error) {
+	var d net.Dialer
+	var conn net.Conn
+	var err error
+	for until := time.Now().Add(patience); ; {
+		conn, err = d.DialContext(ctx, "unix", socket)
+		if !errors.Is(err, syscall.EAGAIN) { // of a queue that is full
+			break
+		}
+		if time.Now().After(until) {
+			return nil, fmt.Errorf("connect to %q: %w", socket, &Silent{Socket: socket, Limit: patience})
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("connect to %q: %w", socket, context.Cause(ctx))
+		case <-time.After(retryEvery):
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &control.Error{Code: control.CodeNotRunning, Message: fmt.Sprintf("no socket at %s", socket)}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return nil, &control.Error{Code: control.CodeNotRunning, Message: fmt.Sprintf("nobody serves %s", socket)}
+	case err != nil:
+		return nil, fmt.Errorf("connect to %q: %w", socket, err)
+	}
+	c := &connection{UnixConn: conn.(*net.UnixConn)} // what "unix" gives
+	if c.peer, err = fd.Peer(c.UnixConn); err != nil {
+		err = fmt.Errorf("look who serves %q: %w", socket, err)
+	} else if int(c.peer.Uid) != os.Geteuid() {
+		err = &Foreign{Socket: socket, UID: int(c.peer.Uid)}
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
 // Peer is the process that listens on a control socket, as it is numbered here: 0
-// if it can't be seen, which is so from another pid namespace. The error is as
-// [Do]'s.
+// if it can't be seen, which is so from another pid namespace. It needs no answer. The
+// error is as [Asker.Do]'s.
 func Peer(ctx context.Context, socket string) (pid int, err error) {
-	conn, err := dial(ctx, socket)
+	conn, err := dial(ctx, socket, Patience)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }()
-	cred, err := fd.Peer(conn.(*net.UnixConn)) // what dial gives
-	if err != nil {
-		return 0, fmt.Errorf("look who serves %q: %w", socket, err)
-	}
-	return int(cred.Pid), nil
+	return int(conn.peer.Pid), conn.Close()
 }

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package client
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Listening reports whether somebody listens on a socket of this user's, without
+// connecting to it: that would start a service. The path may be spelled in another way
+// than the one that listens has it.
+func Listening(socket string) bool {
+	st, err := os.Stat(socket)
+	if err != nil || st.Mode().Type() != fs.ModeSocket || int(st.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() { // what os gives on Linux
+		return false
+	}
+	return slices.ContainsFunc(listened(socket), func(p string) bool {
+		other, err := os.Stat(p)
+		return err == nil && os.SameFile(st, other)
+	})
+}
+
+// Removed reports whether somebody listens on a socket whose file, or folder, was removed:
+// nobody can connect to it any more.
+func Removed(socket string) bool {
+	_, err := os.Lstat(socket)
+	return err != nil && len(listened(socket)) > 0
+}
+
+// listened gives the paths, of sockets that are listened on, that are another spelling of
+// one, or could be: by another way to the same folder. It sees the sockets of its own
+// network namespace, in /proc/net/unix, where they have the names that bind was given.
+func listened(socket string) []string {
+	list, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return nil
+	}
+	// Num RefCount Protocol Flags Type St Inode Path; flags are __SO_ACCEPTCON of
+	// include/uapi/linux/net.h or nothing.
+	const accepting = "00010000"
+	want := real(socket)
+	exists := want != "" && pathExists(want)
+	var found []string
+	for line := range strings.Lines(string(list)) {
+		part := strings.Fields(line)
+		if len(part) < 8 || part[3] != accepting {
+			continue
+		}
+		// The path is the rest of the line, whatever is in it.
+		_, path, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "+part[6]+" ")
+		if filepath.IsAbs(path) && filepath.Base(path) == filepath.Base(want) && (exists || real(path) == want) {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+func pathExists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// real is a path without links, as far as it exists; "" if there is none.
+func real(path string) string {
+	if path == "" {
+		return ""
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return ""
+	}
+	for rest := ""; ; path, rest = filepath.Dir(path), filepath.Join(filepath.Base(path), rest) {
+		if to, err := filepath.EvalSymlinks(path); err == nil {
+			return filepath.Join(to, rest)
+		}
+		if path == "/" {
+			return filepath.Join(path, rest)
+		}
+	}
+}
