@@ -4,7 +4,10 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +19,9 @@ const evictHelp = `Free the memory of an entry that no engine uses.
 KEY is a key of "wcache status", or its first digits. An entry that engines may
 still map is left alone unless --force is given: then it is not served any more,
 and the engines that have mapped it keep what they have until they end.`
+
+// evictTime is much more than it takes to free all of a GPU.
+const evictTime = time.Minute
 
 func (a *app) evict() *cobra.Command {
 	var all, force bool
@@ -37,7 +43,9 @@ func (a *app) evict() *cobra.Command {
 				}
 				e.Key = args[0]
 			}
-			reply, err := a.ask(cmd.Context(), control.Request{Method: control.MethodEvict, Evict: &e}, nil)
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), evictTime, fmt.Errorf("it is not done after %v; wcache status shows what is left", evictTime))
+			defer cancel()
+			reply, err := a.ask(ctx, control.Request{Method: control.MethodEvict, Evict: &e}, nil)
 			if reply == nil {
 				return err
 			}

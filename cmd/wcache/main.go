@@ -13,13 +13,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"os/user"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -45,13 +45,13 @@ const (
 func main() { os.Exit(run()) }
 
 // run is main with an exit status, for the tests.
-func run() int { return runBelow("/") }
+func run() int { return runOn(&app{sysroot: "/", isRoot: os.Getuid() == 0}) }
 
-// runBelow is run on a machine whose driver shows its GPUs below root.
-func runBelow(root string) int {
+// runOn is run on the machine that a says.
+func runOn(a *app) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	a := &app{in: os.Stdin, out: &stdout{File: os.Stdout}, err: os.Stderr, env: withHome(os.Getenv), sysroot: root}
+	a.in, a.out, a.err, a.env = os.Stdin, &stdout{File: os.Stdout}, os.Stderr, withHome(os.Getenv)
 	return a.execute(ctx, os.Args[1:])
 }
 
@@ -61,7 +61,9 @@ type app struct {
 	out, err io.Writer
 	flush    func() // has what was written to err reach people; nil: it has
 	env      func(string) string
-	sysroot  string // "/" but in tests: holds the driver's part of /proc
+	sysroot  string        // "/" but in tests: holds the driver's part of /proc
+	isRoot   bool          // the user is root, whom the units don't serve
+	patience time.Duration // with an instance that says nothing, 0: the client's
 	json     bool
 	quiet    bool
 	gpu      string
@@ -178,52 +180,6 @@ func exitStatus(err error, code string) int {
 	return exitFailed
 }
 
-// describe words an error for people and programs.
-func (a *app) describe(err error) control.Error {
-	var c *control.Error
-	if errors.As(err, &c) {
-		out := *c
-		if out.Code == control.CodeNotRunning {
-			out.Message, out.Hint = a.notRunning()
-		}
-		return out
-	}
-	out := control.Error{Code: control.CodeFailed, Message: err.Error()}
-	var h *hinted
-	if errors.As(err, &h) {
-		out.Hint = h.hint
-		if h.exit == exitUsage {
-			out.Code = control.CodeUsage
-		}
-	}
-	if errors.Is(err, unix.EACCES) && errors.As(err, new(*net.OpError)) {
-		out.Hint = "only the user who started the daemon can ask it"
-	}
-	return out
-}
-
-// notRunning words that nobody answers, and what would change that.
-func (a *app) notRunning() (message, hint string) {
-	socket := a.engineSocket()
-	switch {
-	case client.Listening(socket):
-		return fmt.Sprintf("%s is idle: nothing is cached", a.name()), "wcache warm MODEL loads a model, and so does the first engine that asks"
-	case a.socket != "":
-		hint = fmt.Sprintf("wcache serve --listen %s", socket)
-	default:
-		hint = fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)
-	}
-	return fmt.Sprintf("cannot reach %s: nobody listens on %s", a.name(), socket), hint
-}
-
-// name is how messages call the instance that is asked for.
-func (a *app) name() string {
-	if a.socket != "" {
-		return a.socket
-	}
-	return "wcache@" + a.gpu
-}
-
 func (a *app) envOr(name, otherwise string) string {
 	if v := a.env(name); v != "" {
 		return v
@@ -245,11 +201,6 @@ func (a *app) userName() string {
 		return u.Username
 	}
 	return a.env("USER")
-}
-
-// ask sends a control request to the instance. It never starts one.
-func (a *app) ask(ctx context.Context, request control.Request, each func(control.Reply)) (*control.Reply, error) {
-	return client.Do(ctx, control.Path(a.engineSocket()), request, each)
 }
 
 // outputSchema is the number of what commands print in JSON, other than status,

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
 	case name == "wcache", len(os.Args) > 1 && slices.Contains([]string{"load", "health", "probe"}, os.Args[1]):
-		os.Exit(runBelow(machine()))
+		os.Exit(runOn(machine()))
 	case name == "service":
 		exit(service(os.Args[1:]))
 	case name == "gpuengine":

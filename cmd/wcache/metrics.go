@@ -41,7 +41,7 @@ func (a *app) metrics(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return err
 	case !errors.As(err, &no) || no.Code != control.CodeNotRunning:
-		say(a.err, "wcache: %v\n", err) // it is there, and yet not up
+		say(a.err, "wcache: %s\n", a.describe(err).Message) // it is there, and yet not up
 	}
 	return writeMetrics(a.out, a.gpu, []metric{up(0)})
 }

@@ -32,14 +32,19 @@ import (
 
 // Variables of a rig's processes.
 const (
-	envRoot   = "TEST_ROOT"   // holds the driver's part of /proc
-	envFaults = "TEST_FAULTS" // a file of NAME=value lines for children that open a driver
-	envFiles  = "TEST_NOFILE" // limit of open files
+	envRoot     = "TEST_ROOT"     // holds the driver's part of /proc
+	envFaults   = "TEST_FAULTS"   // a file of NAME=value lines for children that open a driver
+	envFiles    = "TEST_NOFILE"   // limit of open files
+	envAsRoot   = "TEST_AS_ROOT"  // anything: what is said is for root
+	envPatience = "TEST_PATIENCE" // how long an instance may be silent
 )
 
-// machine is where the command finds the driver's part of /proc. A child that is to
+// machine is what the command finds out of a test's process, of which the user is
+// none that is told to be root, as who runs the tests is one or not. A child that is to
 // open a driver gets, beside that, what a test wants to go wrong by now.
-func machine() string {
+func machine() *app {
+	a := &app{sysroot: "/", isRoot: os.Getenv(envAsRoot) != ""}
+	a.patience, _ = time.ParseDuration(os.Getenv(envPatience)) // 0: the default
 	b, err := os.ReadFile(os.Getenv(envFaults))
 	if err == nil && os.Args[1] == "load" {
 		for line := range strings.Lines(string(b)) {
@@ -48,9 +53,9 @@ func machine() string {
 		}
 	}
 	if root := os.Getenv(envRoot); root != "" {
-		return root
+		a.sysroot = root
 	}
-	return "/"
+	return a
 }
 
 // drivers builds the libraries of a machine with GPUs into a folder.

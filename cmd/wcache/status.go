@@ -26,10 +26,6 @@ With --watch it is shown anew every second, until q, Ctrl-C or the daemon's end.
 With --prometheus it is in the text format of Prometheus, for node_exporter's
 textfile collector; a daemon that isn't running is wcache_up 0 and no error.`
 
-// answerTime is more than a daemon that is well takes to say how it is, even one
-// on a machine that is out of memory.
-const answerTime = 10 * time.Second
-
 func (a *app) status() *cobra.Command {
 	var watch, prometheus bool
 	c := &cobra.Command{
@@ -60,8 +56,6 @@ func (a *app) status() *cobra.Command {
 
 // ownStatus asks the instance, and adds what only its client knows.
 func (a *app) ownStatus(ctx context.Context) (*control.Status, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, fmt.Errorf("it has not answered within %v", answerTime))
-	defer cancel()
 	reply, err := a.ask(ctx, control.Request{Method: control.MethodStatus}, nil)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -18,21 +19,26 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v, instance := control.Version{Client: ownVersion()}, a.gpu
-			if status, err := a.ownStatus(cmd.Context()); err == nil {
+			status, err := a.ownStatus(cmd.Context())
+			var no *control.Error
+			switch {
+			case err == nil:
 				v.Daemon, instance = status.Version.Daemon, status.Instance
+			case errors.As(err, &no) && no.Code == control.CodeNotRunning:
+				err = nil // which is said below
 			}
 			if a.json {
-				return a.printJSON(struct {
+				return errors.Join(a.printJSON(struct {
 					Schema int `json:"schema"`
 					control.Version
-				}{outputSchema, v})
+				}{outputSchema, v}), err)
 			}
 			say(a.out, "client %s\n", v.Client)
-			if v.Daemon == "" {
-				if !a.quiet {
+			if err != nil || v.Daemon == "" {
+				if err == nil && !a.quiet {
 					say(a.err, "wcache: %s is not running\n", a.name())
 				}
-				return nil
+				return err
 			}
 			say(a.out, "daemon %s\n", v.Daemon)
 			if v.Daemon != v.Client {

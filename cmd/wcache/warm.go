@@ -4,11 +4,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -74,7 +76,7 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	var no *control.Error
 	if errors.As(err, &no) && no.Code == control.CodeNotRunning {
 		// Unlike all else this is meant to start an idle instance.
-		if err = client.Start(cmd.Context(), a.engineSocket()); err == nil {
+		if err = a.start(cmd.Context()); err == nil {
 			reply, err = a.ask(cmd.Context(), request, show)
 		}
 	}
@@ -95,6 +97,20 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	}
 	say(a.out, "%.12s   %s   %s in %s%s\n", e.Key, e.Model, size(e.Bytes), seconds(e.LoadSeconds), rate)
 	return nil
+}
+
+// startTime is much more than a daemon takes to start, with all that it takes over.
+const startTime = time.Minute
+
+// start has an instance started whose socket waits.
+func (a *app) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it has not started within %v", startTime))
+	defer cancel()
+	err := client.Start(ctx, a.engineSocket())
+	if err != nil && ctx.Err() != nil && a.socket == "" {
+		return &hinted{err: err, hint: fmt.Sprintf("systemctl --user status wcache@%s.service says why", a.gpu)}
+	}
+	return err
 }
 
 // seconds words how long a load took.

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cause is why something doesn't answer, and what has it go on. The zero value is for
+// what can't be seen from outside.
+type Cause struct{ Why, Mend string }
+
+// Stuck says why a process doesn't answer, as far as the kernel shows it. What it
+// advises loses nothing that the process holds. root holds proc and sys.
+func Stuck(root string, pid int) Cause {
+	dir := filepath.Join("/", root, "proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if pid == 0 || err != nil {
+		return Cause{}
+	}
+	// PID (NAME) STATE …, where the name may hold anything.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) == 0 {
+		return Cause{}
+	}
+	switch fields[0] {
+	case "T":
+		return Cause{fmt.Sprintf("process %d is stopped, by SIGSTOP or by Ctrl-Z", pid), fmt.Sprintf("kill -CONT %d has it go on, with all that it holds", pid)}
+	case "t":
+		return Cause{fmt.Sprintf("process %d is held by a debugger", pid), "have the debugger let it go on, or detach; its end may end the process"}
+	case "D":
+		return Cause{fmt.Sprintf("process %d waits in the kernel, for a disk, a network file system or a driver", pid), "dmesg may say for what; it goes on by itself when that answers"}
+	case "Z", "X":
+		return Cause{fmt.Sprintf("process %d has ended, and its parent has not noticed", pid), ""}
+	}
+	if frozen(root, dir) {
+		return Cause{fmt.Sprintf("process %d is frozen, with its control group", pid), "systemctl --user thaw the service, or docker unpause its container: it goes on with all that it holds"}
+	}
+	return Cause{}
+}
+
+// frozen reports whether a process's control group is, see cgroup.events in the kernel's
+// cgroup-v2.rst.
+func frozen(root, dir string) bool {
+	groups, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil {
+		return false
+	}
+	_, group, found := strings.Cut("\n"+string(groups), "\n0::")
+	if !found {
+		return false
+	}
+	group, _, _ = strings.Cut(group, "\n")
+	events, err := os.ReadFile(filepath.Join("/", root, "sys/fs/cgroup", group, "cgroup.events"))
+	return err == nil && strings.Contains("\n"+string(events), "\nfrozen 1\n")
+}
+
+// Denied says why a user can't connect to a socket. err is what connecting ended with;
+// the zero Cause is for all but a denial.
+func Denied(root, socket string, uid int, err error) Cause {
+	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+		return Cause{}
+	}
+	for _, path := range []string{filepath.Dir(socket), socket} {
+		st, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrPermission) { // the folder above keeps this user out
+			continue
+		}
+		if err != nil {
+			break
+		}
+		need := fs.FileMode(0o600)
+		if st.IsDir() {
+			need = 0o700
+		}
+		switch {
+		case owner(st) != uid:
+			return Cause{fmt.Sprintf("%s %s, and answers nobody else", path, whose(owner(st))), "run this as that user, or start an instance of your own"}
+		case st.Mode().Perm()&need != need:
+			return Cause{fmt.Sprintf("%s has mode %04o, which keeps its own user out", path, st.Mode().Perm()), fmt.Sprintf("chmod %o %s, which loses nothing", need, path)}
+		}
+	}
+	return Cause{
+		fmt.Sprintf("connecting to %s is denied, and its mode allows it%s", socket, confined(root)),
+		"see which rule of SELinux or AppArmor denies it: ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=; for a container docs/containers.md says what helps",
+	}
+}
+
+// confined words the security context of this process, "" for none.
+func confined(root string) string {
+	if c := contextOf(root, "self"); c != "" {
+		return ": this process is confined as " + c
+	}
+	return ""
+}
+
+// contextOf is the security context of a process, as SELinux or AppArmor tells it: "" for
+// one that is not confined, and where there is neither.
+func contextOf(root, pid string) string {
+	for _, file := range []string{"attr/current", "attr/apparmor/current"} { // the second beside another one
+		b, err := os.ReadFile(filepath.Join("/", root, "proc", pid, file))
+		c := strings.TrimRight(string(b), "\x00\n")
+		if err == nil && c != "" && c != "unconfined" && c != "kernel" && !strings.Contains(c, ":unconfined_t:") {
+			return c
+		}
+	}
+	return ""
+}
