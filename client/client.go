@@ -179,7 +179,7 @@ func Engine(ctx context.Context, socket string, payload []byte) (*protocol.Reply
 		_ = conn.Close() // the first error is the one to tell
 		return nil, nil, fmt.Errorf("ask %q: %w", socket, because(ctx, err))
 	}
-	return reply, conn, nil
+	return reply, conn.UnixConn, nil
 }
 
 func exchange(conn net.Conn, payload []byte) (*protocol.Reply, error) {

@@ -71,7 +71,7 @@ func (a *app) notRunning() (message, hint string) {
 	socket := a.engineSocket()
 	message = fmt.Sprintf("cannot reach %s: nobody listens on %s", a.name(), socket)
 	switch {
-	case client.Listening(socket):
+	case a.waits():
 		return fmt.Sprintf("%s is idle: nothing is cached", a.name()), "wcache warm MODEL loads a model, and so does the first engine that asks"
 	case client.Removed(socket):
 		message = fmt.Sprintf("cannot reach %s: %s was removed, and somebody listens on it", a.name(), socket)
@@ -81,7 +81,7 @@ func (a *app) notRunning() (message, hint string) {
 		}
 		return message, hint
 	case a.othersSocket(socket):
-		return message, "it is another user's, and an instance answers its own user: run this as that one"
+		return fmt.Sprintf("cannot reach %s: %s is another user's", a.name(), socket), "an instance answers its own user: run this as that one, or name a socket of your own"
 	case a.socket != "":
 		return message, fmt.Sprintf("wcache serve --listen %s", socket)
 	case a.isRoot: // for whom systemctl would do nothing and say nothing
@@ -90,9 +90,14 @@ func (a *app) notRunning() (message, hint string) {
 	return message, fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)
 }
 
+// waits reports whether the instance's socket is listened on, by somebody of this user's.
+func (a *app) waits() bool {
+	return client.Listening(a.engineSocket()) && !a.othersSocket(a.engineSocket())
+}
+
 // othersSocket reports whether a file is another user's.
 func (a *app) othersSocket(path string) bool {
-	st, err := os.Lstat(path)
+	st, err := os.Stat(path)
 	return err == nil && int(st.Sys().(*syscall.Stat_t).Uid) != os.Getuid() || errors.Is(err, unix.EACCES) // what os gives on Linux
 }
 

@@ -118,10 +118,20 @@ func TestDeniedSocket(t *testing.T) {
 	} {
 		must(t, os.Chown(ctl, tt.owner, tt.owner), os.Chmod(ctl, tt.file), os.Chmod(dir, tt.dir))
 		said, exit := asNobody(t, "--socket", socket, "status")
-		must(t, os.Chmod(dir, 0o700))
+		must(t, os.Chmod(dir, 0o755))
 		if diff := cmp.Diff(tt.want, said); diff != "" || exit != exitFailed {
 			t.Errorf("%s: exit %d (-want +got):\n%s", tt.name, exit, diff)
 		}
+	}
+	// One that waits is no instance of one's own that is idle.
+	must(t, l.Close())
+	planted, err := net.Listen("unix", socket)
+	must(t, err, os.Chmod(socket, 0o666))
+	defer planted.Close()
+	said, exit := asNobody(t, "--socket", socket, "status")
+	want := fmt.Sprintf("wcache: error: cannot reach %s: %s is another user's\nwcache: hint: an instance answers its own user: run this as that one, or name a socket of your own\n", socket, socket)
+	if diff := cmp.Diff(want, said); diff != "" || exit != exitNotRunning {
+		t.Errorf("exit %d (-want +got):\n%s", exit, diff)
 	}
 }
 

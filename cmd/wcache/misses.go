@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/resolve"
@@ -39,7 +38,7 @@ func (a *app) explainLast(ctx context.Context) error {
 	reply, err := a.ask(ctx, control.Request{Method: control.MethodMisses}, nil)
 	var no *control.Error
 	switch {
-	case errors.As(err, &no) && no.Code == control.CodeNotRunning && a.json && client.Listening(a.engineSocket()):
+	case errors.As(err, &no) && no.Code == control.CodeNotRunning && a.json && a.waits():
 		// Idle, and so without a record, which is in the form of one.
 		return errors.Join(a.printJSON(map[string]any{"schema": outputSchema, "misses": []string{}}), &silent{exitNotRunning})
 	case err != nil:

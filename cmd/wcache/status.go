@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 )
 
@@ -107,7 +106,7 @@ func (a *app) notes(s control.Status) []string {
 // status 3, as of systemctl status.
 func (a *app) notServing(err error) error {
 	var no *control.Error
-	if !errors.As(err, &no) || no.Code != control.CodeNotRunning || !client.Listening(a.engineSocket()) {
+	if !errors.As(err, &no) || no.Code != control.CodeNotRunning || !a.waits() {
 		return err
 	}
 	if a.json {
