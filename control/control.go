@@ -103,6 +103,7 @@ type Status struct {
 	PID      int       `json:"pid,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	Version  Version   `json:"version"`
+	Restart  string    `json:"restart,omitempty"` // RestartKeeps, …; "" where no daemon runs, and of older ones
 	Socket   string    `json:"socket"`
 	Device   Device    `json:"device"`
 	GPU      *GPU      `json:"gpu,omitempty"` // none of a host instance, or before anything was asked
@@ -127,6 +128,13 @@ type Root struct {
 	Walked  time.Time `json:"walked,omitzero"` // when the last walk ended
 	Seconds float64   `json:"walk_seconds"`    // that it took
 }
+
+// What a restart of an instance's service does to what it holds.
+const (
+	RestartKeeps     = "keeps"
+	RestartFrees     = "frees"     // what is held are processes that end with the daemon
+	RestartUnmanaged = "unmanaged" // no service manager runs the daemon: its end frees all
+)
 
 // Version is that of the program that asks and of the daemon.
 type Version struct {

@@ -25,23 +25,26 @@ const maxPath = 107
 // there is none, and refuses one, or anything at the socket's path, that another
 // user could have planted. A socket that nobody serves is replaced.
 //
-// The caller owns the listener and the lock, and closes both, the lock last.
-func Listen(path string) (*net.UnixListener, *os.File, error) {
+// The caller owns the listener and the claim, and closes both, the claim last.
+func Listen(path string) (*net.UnixListener, *Claim, error) {
 	if len(path) > maxPath {
 		return nil, nil, fmt.Errorf("listen on %q: a socket's path has at most %d bytes, this one has %d: choose a shorter directory", path, maxPath, len(path))
 	}
 	if err := privateDir(filepath.Dir(path)); err != nil {
 		return nil, nil, fmt.Errorf("listen on %q: %w", path, err)
 	}
-	lock, err := Lock(path)
+	lock, err := takeLock(path)
 	if err != nil {
 		return nil, nil, err
 	}
+	c := &Claim{path: path, lock: lock}
+	c.keepDir()
 	l, err := bind(path)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("listen on %q: %w", path, err), lock.Close())
+		return nil, nil, errors.Join(fmt.Errorf("listen on %q: %w", path, err), c.Close())
 	}
-	return l, lock, nil
+	c.own(l)
+	return l, c, nil
 }
 
 // privateDir makes a directory of mode 0700, or checks one that is there in the
@@ -74,10 +77,26 @@ func owner(st fs.FileInfo) int {
 	return int(st.Sys().(*syscall.Stat_t).Uid) // what os.Lstat gives on Linux
 }
 
-// Lock takes the lock that vLLM's own daemon holds for its life, so that the two
-// never serve one path together. The caller owns the file, which is the lock.
-func Lock(socket string) (*os.File, error) {
-	path := socket + ".lock"
+// lockEnding is that of the file that vLLM's own daemon locks for its life.
+const lockEnding = ".lock"
+
+// takeLock takes that lock, so that the two daemons never serve one path together. The
+// caller owns the file, which is the lock.
+func takeLock(socket string) (*os.File, error) {
+	for {
+		f, err := tryLock(socket)
+		if err != nil || same(f, socket+lockEnding) {
+			return f, err
+		}
+		// Removed since it was opened: others lock another file.
+		if err := f.Close(); err != nil {
+			return nil, fmt.Errorf("lock socket %q: %w", socket, err)
+		}
+	}
+}
+
+func tryLock(socket string) (*os.File, error) {
+	path := socket + lockEnding
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	switch {
 	case errors.Is(err, unix.ELOOP):
@@ -88,7 +107,7 @@ func Lock(socket string) (*os.File, error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		err = fmt.Errorf("lock socket %q: %s serves it already: end it first, or choose another path", socket, holder(f))
+		err = fmt.Errorf("lock socket %q: %s serves it already: choose another path, or end it, which frees what it holds", socket, holder(f))
 	case err != nil:
 		err = fmt.Errorf("lock socket %q: %w", socket, err)
 	default:
@@ -130,6 +149,9 @@ func bind(path string) (*net.UnixListener, error) {
 	st, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if by, ok := orphaned(path); ok {
+			return nil, fmt.Errorf("%s listens on it, and its file was removed: wait until it makes it again, or end it, which frees what it holds", by)
+		}
 	case err != nil:
 		return nil, err
 	case st.Mode().Type() == fs.ModeSymlink:
@@ -140,7 +162,7 @@ func bind(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("there is a socket of uid %d, not of uid %d: remove it", owner(st), os.Getuid())
 	default:
 		if by, ok := served(path); ok {
-			return nil, fmt.Errorf("%s serves it, without its lock: end it first", by)
+			return nil, fmt.Errorf("%s serves it, without its lock: choose another path, or end it, which frees what it holds", by)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, err

@@ -66,7 +66,7 @@ func TestListenRefuses(t *testing.T) {
 		{"live socket of one who takes no lock", func(t *testing.T, dir string) string {
 			listenPlain(t, dir+"/s.sock")
 			return dir + "/s.sock"
-		}, fmt.Sprintf(`listen on "DIR/s.sock": process %d (daemon.test) serves it, without its lock: end it first`, os.Getpid())},
+		}, fmt.Sprintf(`listen on "DIR/s.sock": process %d (daemon.test) serves it, without its lock: choose another path, or end it, which frees what it holds`, os.Getpid())},
 		{"symlinked lock", func(t *testing.T, dir string) string {
 			do(t, os.WriteFile(dir+"/other", nil, 0o600), os.Symlink("other", dir+"/s.sock.lock"))
 			return dir + "/s.sock"
@@ -148,7 +148,7 @@ func TestListenTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = Listen(path)
-	want := fmt.Sprintf("lock socket %q: process %d (daemon.test) serves it already: end it first, or choose another path", path, os.Getpid())
+	want := fmt.Sprintf("lock socket %q: process %d (daemon.test) serves it already: choose another path, or end it, which frees what it holds", path, os.Getpid())
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -166,7 +166,7 @@ func TestListenForeignLock(t *testing.T) {
 	p := startProcess(t, "lock", path+".lock")
 	p.line(t)
 	_, _, err := Listen(path)
-	want := fmt.Sprintf("lock socket %q: process %d (exe) serves it already: end it first, or choose another path", path, p.Process.Pid)
+	want := fmt.Sprintf("lock socket %q: process %d (exe) serves it already: choose another path, or end it, which frees what it holds", path, p.Process.Pid)
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -52,6 +52,8 @@ func TestMain(m *testing.M) {
 			exit(hastyMain(os.Args[2]))
 		case "lock":
 			exit(lockMain(os.Args[2]))
+		case "listen":
+			exit(listenMain(os.Args[2]))
 		}
 	}
 	// The race detector would have each child sleep for a second at its end.
@@ -258,6 +260,17 @@ func lockMain(path string) error {
 	fmt.Fprintln(os.Stdout, "locked")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// listenMain listens on a socket until its input ends, and takes no lock.
+func listenMain(path string) error {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stdout, "listening")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, l.Close())
 }
 
 // process is a child that is the test binary in another role.

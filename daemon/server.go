@@ -46,7 +46,8 @@ const idleEvery = 500 * time.Millisecond
 // Listener is a socket to accept on. The server closes it.
 type Listener struct {
 	*net.UnixListener
-	Role Role
+	Role  Role
+	Claim *Claim // what is looked after of its files; nil: nothing. The caller closes it.
 }
 
 // Options of a server.
@@ -109,6 +110,7 @@ type Server struct {
 	gpu      guard
 	choices  choices
 	compares calls
+	claims   claims
 	checks   chan struct{} // a token for each request that looks at files
 
 	choosing sync.Mutex // held while a load is held against the policy, taken before mu
@@ -246,6 +248,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	var keeping sync.WaitGroup
 	keeping.Go(func() { s.keepManifest(s.ctx) })
 	keeping.Go(func() { s.keepStatus(s.ctx) })
+	keeping.Go(func() { s.keepClaims(s.ctx, listeners) })
 	var err error
 	for ctx.Err() == nil && err == nil {
 		if err = s.acceptAll(ctx, listeners); err == nil && ctx.Err() == nil && s.idle() {

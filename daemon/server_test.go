@@ -116,17 +116,15 @@ func newIndex(t *testing.T) *index.Index {
 func (i *instance) listen(t *testing.T) {
 	t.Helper()
 	var listeners []Listener
-	var locks []*os.File
 	for _, l := range []struct {
 		path string
 		role Role
 	}{{i.target, Target}, {i.draft, Draft}, {i.control, Control}} {
-		u, lock, err := Listen(l.path)
+		u, claim, err := Listen(l.path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		listeners = append(listeners, Listener{u, l.role})
-		locks = append(locks, lock)
+		listeners = append(listeners, Listener{u, l.role, claim})
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -134,8 +132,8 @@ func (i *instance) listen(t *testing.T) {
 	i.stop = sync.OnceValue(func() error {
 		cancel()
 		err := <-ended
-		for _, l := range locks {
-			err = errors.Join(err, l.Close())
+		for _, l := range listeners {
+			err = errors.Join(err, l.Claim.Close())
 		}
 		return err
 	})

@@ -171,7 +171,7 @@ func manage(ctx context.Context, socket *net.UnixListener, ends *atomic.Int64) e
 		if err != nil {
 			return err
 		}
-		if err := s.Serve(ctx, []Listener{{l, Target}}); err != nil {
+		if err := s.Serve(ctx, []Listener{{UnixListener: l, Role: Target}}); err != nil {
 			return fmt.Errorf("serve: %w", err)
 		}
 		ends.Add(1)

@@ -18,11 +18,12 @@ import (
 func (s *Server) status() control.Status {
 	entries, stats := s.cache.Status()
 	roots := s.roots()
+	restart := s.restart()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := control.Status{
 		Schema: control.Schema, Instance: s.o.Instance, State: "serving", PID: os.Getpid(), Since: s.since.UTC(),
-		Version: control.Version{Daemon: s.o.Version}, Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
+		Version: control.Version{Daemon: s.o.Version}, Restart: restart, Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
 		Problems: []string{}, Entries: []control.Entry{},
 		Counts: control.Counts{Hits: stats.Hits, Loads: stats.Loads, Failed: stats.Failed - s.declined},
 	}
@@ -37,7 +38,7 @@ func (s *Server) status() control.Status {
 	if text := s.o.LogProblem(); text != "" {
 		out.Problems = append(out.Problems, text)
 	}
-	for _, err := range []error{s.o.DeviceErr, s.configErr, s.saveErr} {
+	for _, err := range append([]error{s.o.DeviceErr, s.configErr, s.saveErr}, s.claims.problems()...) {
 		if err != nil {
 			out.Problems = append(out.Problems, err.Error())
 		}

@@ -356,7 +356,7 @@ func TestManualStore(t *testing.T) {
 		c.ExtraFiles = []*os.File{listener, unknown}
 		c.Env = append(c.Env, "LISTEN_FDS=2", "LISTEN_FDNAMES=wcache:s-0123456789abcdef-0", "NOTIFY_SOCKET="+notify, "WATCHDOG_USEC=300000", "WCACHE_FDSTORE=64")
 	}, "serve", "--state", dir, "--config", "wcache.toml")
-	m.says(t, `msg="engines may reach another daemon"`)
+	m.says(t, `msg="engines may not reach this daemon"`)
 	m.says(t, `msg="descriptor is dropped"`)
 	m.says(t, "msg=serving")
 	_, kept, err := client.Engine(t.Context(), socket, encoded(t, protocol.Watch))

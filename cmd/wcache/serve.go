@@ -100,7 +100,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, notifier.Close()) }()
-	in, err := sockets(o, log)
+	in, err := sockets(o)
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,6 @@ package main
 
 import (
 	"errors"
-	"io"
-	"log/slog"
 	"slices"
 
 	"github.com/wcache/wcache/activation"
@@ -24,15 +22,14 @@ const (
 type opened struct {
 	listeners []daemon.Listener // that of the instance's own path first
 	kept      []daemon.Kept     // what an earlier process has left in the fd store
-	locks     []io.Closer
 }
 
 // sockets opens what the server accepts on: the sockets that systemd passed, or
 // those of the command line, and a control socket beside the first. The server
 // closes the listeners, and release is to be called after that.
-func sockets(o serveOptions, log *slog.Logger) (*opened, error) {
+func sockets(o serveOptions) (*opened, error) {
 	in := new(opened)
-	if err := in.all(o, log); err != nil {
+	if err := in.all(o); err != nil {
 		for _, l := range in.listeners {
 			_ = l.Close() // the first error is the one to tell
 		}
@@ -45,14 +42,16 @@ func sockets(o serveOptions, log *slog.Logger) (*opened, error) {
 	return in, nil
 }
 
-// release gives up the locks. One that isn't closed ends with the process.
+// release gives up the paths. A file that can't be removed is replaced by the next one.
 func (s *opened) release() {
-	for _, l := range s.locks {
-		_ = l.Close()
+	for _, l := range s.listeners {
+		if l.Claim != nil {
+			_ = l.Claim.Close()
+		}
 	}
 }
 
-func (s *opened) all(o serveOptions, log *slog.Logger) error {
+func (s *opened) all(o serveOptions) error {
 	for _, p := range absolute(o.listen) {
 		if err := s.bind(p, daemon.Target); err != nil {
 			return err
@@ -64,7 +63,7 @@ func (s *opened) all(o serveOptions, log *slog.Logger) error {
 		}
 	}
 	if len(s.listeners) == 0 {
-		if err := s.passed(log); err != nil {
+		if err := s.passed(); err != nil {
 			return err
 		}
 	}
@@ -79,19 +78,18 @@ func (s *opened) all(o serveOptions, log *slog.Logger) error {
 }
 
 func (s *opened) bind(path string, role daemon.Role) error {
-	l, lock, err := daemon.Listen(path)
+	l, claim, err := daemon.Listen(path)
 	if err != nil {
 		return err
 	}
-	s.locks = append(s.locks, lock)
-	s.listeners = append(s.listeners, daemon.Listener{UnixListener: l, Role: role})
+	s.listeners = append(s.listeners, daemon.Listener{UnixListener: l, Role: role, Claim: claim})
 	return nil
 }
 
 // passed takes what came in LISTEN_FDS: sockets by their names, and all else as
 // what an earlier process has left in the fd store. Whoever passes no names, as
 // systemd-socket-activate does unless it is told to, passes sockets only.
-func (s *opened) passed(log *slog.Logger) error {
+func (s *opened) passed() error {
 	files, err := activation.Files()
 	if err != nil {
 		return err
@@ -118,13 +116,8 @@ func (s *opened) passed(log *slog.Logger) error {
 	slices.SortStableFunc(s.listeners, func(a, b daemon.Listener) int {
 		return order(a.Role) - order(b.Role)
 	})
-	for _, l := range s.listeners {
-		lock, err := daemon.Lock(l.Addr().String())
-		if err != nil {
-			log.Warn("engines may reach another daemon", "err", err)
-			continue
-		}
-		s.locks = append(s.locks, lock)
+	for i, l := range s.listeners {
+		s.listeners[i].Claim = daemon.NewClaim(l.Addr().String())
 	}
 	return nil
 }

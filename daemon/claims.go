@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/control"
+)
+
+// claimsEvery is how often the files of the sockets are looked at: a few system calls
+// for each. A directory is not watched, since a watch ends with what it watches.
+const claimsEvery = 2 * time.Second
+
+// claims is what is wrong with the files of the sockets. Safe for concurrent use.
+type claims struct {
+	mu    sync.Mutex
+	wrong []error // by listener, nil for all that is well
+}
+
+// problems are what is wrong now.
+func (c *claims) problems() []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]error(nil), c.wrong...)
+}
+
+// note takes in what is wrong with a socket's files, and reports whether that is news.
+func (c *claims) note(i int, err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.wrong) <= i {
+		c.wrong = append(c.wrong, nil)
+	}
+	before := c.wrong[i]
+	c.wrong[i] = err
+	return err != nil && (before == nil || before.Error() != err.Error())
+}
+
+// keepClaims looks now and then whether the files of the sockets are there still, and
+// serves on those that had to be made anew, until ctx is done. It runs beside the
+// requests: a file system may hang.
+func (s *Server) keepClaims(ctx context.Context, listeners []Listener) {
+	anew := make([]*net.UnixListener, len(listeners))
+	var accepting sync.WaitGroup
+	defer accepting.Wait()
+	defer func() {
+		for _, l := range anew {
+			if l != nil {
+				_ = l.Close() // ends what accepts on it
+			}
+		}
+	}()
+	tick := time.NewTicker(claimsEvery)
+	defer tick.Stop()
+	for {
+		for i, l := range listeners {
+			if l.Claim == nil {
+				continue
+			}
+			made, err := l.Claim.Check()
+			if s.claims.note(i, s.mendable(err)) {
+				s.log.Warn("engines may not reach this daemon", "err", err)
+			}
+			if made == nil {
+				continue
+			}
+			s.log.Warn("socket was removed, and is made anew", "path", made.Addr())
+			if anew[i] != nil {
+				_ = anew[i].Close() // nobody reaches it any more
+			}
+			anew[i] = made
+			accepting.Go(func() {
+				if err := s.accept(Listener{UnixListener: made, Role: l.Role}); err != nil && !errors.Is(err, net.ErrClosed) {
+					s.log.Error("socket is not served any more", "err", err)
+				}
+			})
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// mendable adds to an error what mends it.
+func (s *Server) mendable(err error) error {
+	var gone *Unreachable
+	switch {
+	case !errors.As(err, &gone):
+		return err
+	case s.restart() == control.RestartUnmanaged:
+		return fmt.Errorf("%w: what listens for this daemon has to make it anew", err)
+	case s.restart() == control.RestartFrees:
+		return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and frees what is held", err, s.o.Instance)
+	}
+	return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and keeps what is held", err, s.o.Instance)
+}
+
+// restart is what a restart of the service does to what is held.
+func (s *Server) restart() string {
+	switch {
+	case s.o.Store == nil:
+		return control.RestartUnmanaged
+	case s.keeps():
+		return control.RestartFrees
+	}
+	return control.RestartKeeps
+}

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// orphaned names another process that listens on a socket whose file was removed, its lock
+// with it: nothing on the disk says any more that the path is taken. It finds those of this
+// user, as far as /proc shows them; in another mount namespace the path is another one.
+func orphaned(path string) (by string, ok bool) {
+	inodes := listening(path)
+	if len(inodes) == 0 {
+		return "", false
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*") // a fixed pattern
+	if err != nil {
+		return "", false
+	}
+	for _, link := range links {
+		to, err := os.Readlink(link)
+		if err != nil || !inodes[to] {
+			continue
+		}
+		pid, _ := strconv.Atoi(strings.Split(link, "/")[2]) // as the pattern says
+		if together, known := (peer{pid: pid}).shares("mnt"); pid != os.Getpid() && together && known {
+			return nameProcess(pid), true
+		}
+	}
+	return "", false
+}
+
+// listening gives the sockets that are listened on under a name, as /proc/PID/fd has them.
+// The list has lines of Num RefCount Protocol Flags Type St Inode Path; flags are
+// __SO_ACCEPTCON of include/uapi/linux/net.h or nothing.
+func listening(path string) map[string]bool {
+	const accepting = "00010000"
+	list, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return nil
+	}
+	inodes := make(map[string]bool)
+	for line := range strings.Lines(string(list)) {
+		part := strings.Fields(line)
+		if len(part) > 7 && part[3] == accepting && strings.HasSuffix(strings.TrimSuffix(line, "\n"), " "+part[6]+" "+path) {
+			inodes[fmt.Sprintf("socket:[%s]", part[6])] = true
+		}
+	}
+	return inodes
+}
