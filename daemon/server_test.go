@@ -80,7 +80,7 @@ func start(t *testing.T, change func(*setup)) *instance {
 		Manifest:  filepath.Join(i.dir, "manifest.toml"),
 		IndexPath: filepath.Join(i.dir, "index.json"),
 		Loader:    loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: os.Stderr},
-		Env:       func(string) string { return "" },
+		Env:       func(name string) string { return map[string]string{"HF_HUB_CACHE": "/nonexistent"}[name] },
 		Log:       slog.New(slog.NewTextHandler(i.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if change != nil {

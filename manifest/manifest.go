@@ -158,7 +158,7 @@ func (m *Manifest) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
-	if err := renameio.WriteFile(path, b, 0o600); err != nil {
+	if err := renameio.WriteFile(path, b, 0o600, renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
 	return nil

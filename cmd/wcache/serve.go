@@ -107,6 +107,12 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	defer in.release()
 	x, indexPath, manifestPath := index.New(index.Options{}), filepath.Join(state, "index.json"), filepath.Join(state, "manifest.toml")
 	defer x.Close()
+	for _, path := range []string{indexPath, manifestPath} {
+		n, err := daemon.ClearLeft(path)
+		if n > 0 || err != nil {
+			log.Info("left of a process that was killed", "file", path, "removed", n, "err", err)
+		}
+	}
 	if err := x.Load(indexPath); err != nil {
 		log.Warn("index of model directories starts anew", "err", err)
 	}

@@ -69,7 +69,7 @@ func (x *Index) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("save index: %w", err)
 	}
-	if err := renameio.WriteFile(path, b, 0o600); err != nil {
+	if err := renameio.WriteFile(path, b, 0o600, renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("save index: %w", err)
 	}
 	return nil
