@@ -31,7 +31,7 @@ func TestPrintStatus(t *testing.T) {
 	engine := []control.Engine{{PID: 5120, Comm: "python3", Since: now}}
 	s := control.Status{
 		Schema: control.Schema, Instance: "host", State: "serving", PID: 4711, Since: now.Add(-134 * time.Minute),
-		Version: control.Version{Client: "0.3.1", Daemon: "0.3.0"}, Socket: "/run/user/1000/vllm_weight_cache/host.sock",
+		Version: control.Version{Client: "0.3.1", Daemon: "0.3.0"}, Restart: control.RestartKeeps, Socket: "/run/user/1000/vllm_weight_cache/host.sock",
 		Device: control.Device{Kind: "host"}, Bytes: 79 << 30, Counts: control.Counts{Hits: 4, Loads: 3, Failed: 2, Refused: 1},
 		Problems: []string{"read configuration: /etc/wcache/wcache.toml:3: unknown key \"bugdet\""},
 		Entries: []control.Entry{
@@ -57,7 +57,7 @@ b0b0b0b0b0b0   bge-m3          -         tp 0/1          1.0 GiB    leaving     
 e9e9e9e9e9e9   Llama-3.1-8B    pin       tp 1/2 pp 0/2   15.0 GiB   loading 62 %    0         now, 2.0 GiB/s
 
 # read configuration: /etc/wcache/wcache.toml:3: unknown key "bugdet"
-# daemon 0.3.0, client 0.3.1: systemctl --user restart wcache@host.service keeps the weights
+# daemon 0.3.0, client 0.3.1: systemctl --user restart wcache@host.service runs the version that is installed and keeps what is held
 `[1:]
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
@@ -75,6 +75,21 @@ func TestWords(t *testing.T) {
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+// What becomes of what is held is said with each advice to restart a daemon.
+func TestRenewal(t *testing.T) {
+	const restart = "systemctl --user restart wcache@0.service runs the version that is installed"
+	for how, want := range map[string]string{
+		control.RestartKeeps:     restart + " and keeps what is held",
+		control.RestartFrees:     restart + " and frees what is held",
+		control.RestartUnmanaged: "no service manager runs the daemon: end it and start it again, which frees what is held",
+		"":                       restart + "; it keeps what is held, unless that is by legacy handles",
+	} {
+		if got := renewal(control.Status{Instance: "0", Restart: how}); got != want {
+			t.Errorf("%q: got %q, want %q", how, got, want)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,7 +95,7 @@ func (a *app) notes(s control.Status) []string {
 		return notes
 	}
 	if s.Version.Daemon != s.Version.Client {
-		notes = append(notes, fmt.Sprintf("daemon %s, client %s: systemctl --user restart wcache@%s.service keeps the weights", s.Version.Daemon, s.Version.Client, s.Instance))
+		notes = append(notes, fmt.Sprintf("daemon %s, client %s: %s", s.Version.Daemon, s.Version.Client, renewal(s)))
 	}
 	if len(s.Entries) > 0 && a.goesAtLogout(s.Socket) {
 		notes = append(notes, "lingering is off: the weights go at your last logout (loginctl enable-linger)")
@@ -131,9 +133,10 @@ func (a *app) idle() control.Status {
 // goesAtLogout reports whether an instance is one of the user's manager, which
 // ends with the last session unless it lingers.
 func (a *app) goesAtLogout(socket string) bool {
-	if dir := fmt.Sprintf("/run/user/%d/", os.Getuid()); len(socket) < len(dir) || socket[:len(dir)] != dir {
+	folder, err := filepath.EvalSymlinks(filepath.Dir(socket)) // which may be spelled as below /var/run
+	if err != nil || !strings.HasPrefix(folder+"/", fmt.Sprintf("/run/user/%d/", os.Getuid())) {
 		return false
 	}
-	_, err := os.Stat("/var/lib/systemd/linger/" + a.userName())
+	_, err = os.Stat("/var/lib/systemd/linger/" + a.userName())
 	return err != nil
 }

@@ -5,7 +5,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +17,12 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "show the version of this program and of the running daemon",
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v, instance := control.Version{Client: ownVersion()}, a.gpu
+			v := control.Version{Client: ownVersion()}
 			status, err := a.ownStatus(cmd.Context())
 			var no *control.Error
 			switch {
 			case err == nil:
-				v.Daemon, instance = status.Version.Daemon, status.Instance
+				v.Daemon = status.Version.Daemon
 			case errors.As(err, &no) && no.Code == control.CodeNotRunning:
 				err = nil // which is said below
 			}
@@ -42,7 +41,7 @@ func (a *app) versionCommand() *cobra.Command {
 			}
 			say(a.out, "daemon %s\n", v.Daemon)
 			if v.Daemon != v.Client {
-				a.hint(fmt.Sprintf("systemctl --user restart wcache@%s.service keeps the weights and runs the new version", instance))
+				a.hint(renewal(*status))
 			}
 			return nil
 		},

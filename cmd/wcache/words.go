@@ -81,6 +81,21 @@ func ago(d time.Duration) string {
 	return "now"
 }
 
+// renewal is how a daemon of another version is replaced by this one, and what becomes of
+// what it holds.
+func renewal(s control.Status) string {
+	restart := fmt.Sprintf("systemctl --user restart wcache@%s.service runs the version that is installed", s.Instance)
+	switch s.Restart {
+	case control.RestartKeeps:
+		return restart + " and keeps what is held"
+	case control.RestartFrees:
+		return restart + " and frees what is held"
+	case control.RestartUnmanaged:
+		return "no service manager runs the daemon: end it and start it again, which frees what is held"
+	}
+	return restart + "; it keeps what is held, unless that is by legacy handles" // of a daemon that doesn't say
+}
+
 // size words bytes with a unit that leaves one to four digits.
 func size(bytes int64) string {
 	n, unit := float64(bytes), "B"
