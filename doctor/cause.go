@@ -16,8 +16,10 @@ import (
 )
 
 // Cause is why something doesn't answer, and what has it go on. The zero value is for
-// what can't be seen from outside.
+// what can't be seen from outside. It is an error for [Machine.Daemon] to give.
 type Cause struct{ Why, Mend string }
+
+func (c Cause) Error() string { return c.Why }
 
 // Stuck says why a process doesn't answer, as far as the kernel shows it. What it
 // advises loses nothing that the process holds. root holds proc and sys.

@@ -46,7 +46,9 @@ const Host = "host"
 type Machine struct {
 	Instance string
 	Socket   string // the instance's own
+	Control  string // the socket beside it, on which commands ask
 	UID      int
+	IsRoot   bool // the user is root, whom the units don't serve
 	User     string
 	Version  string // of the client
 	Env      func(string) string
@@ -54,6 +56,9 @@ type Machine struct {
 	Root     string   // holds dev, proc, run, tmp and var, "" is /
 	// Systemctl runs "systemctl --user" and gives what it printed.
 	Systemctl func(ctx context.Context, args ...string) (string, error)
+	// Peer is the process that listens on Control, for which it needs no answer: 0 if
+	// none does, or none that can be seen from here.
+	Peer func(ctx context.Context) int
 	// Daemon asks the instance; nil without an error if none runs.
 	Daemon func(ctx context.Context) (*Daemon, error)
 	// Driver asks libcuda and NVML about the instance's GPU, in another process.
@@ -78,8 +83,9 @@ type Daemon struct {
 // only Mend is set with it; State and what comes after it are NVML's.
 type Driver struct {
 	Fault, Mend string
-	Version     string // such as 580.159.03
-	CUDA        int    // that it is for, 13000 for 13.0
+	Slices      []string // of a GPU that is cut into MIG slices, their uuids; Fault is of no interest then
+	Version     string   // such as 580.159.03
+	CUDA        int      // that it is for, 13000 for 13.0
 	UUID        string
 	ComputeMode int  // CUcomputemode
 	Exports     bool // memory can become a descriptor
@@ -94,22 +100,25 @@ type Driver struct {
 func Run(ctx context.Context, m Machine) []Result {
 	configuration, handles := m.configuration()
 	results := []Result{configuration, m.runtimeDir()}
-	var unit service
-	daemon, answer := m.daemon(ctx)
+	unit := service{handles: handles, answers: m.Peer(ctx)}
+	daemon, silent := m.Daemon(ctx)
+	switch {
+	case daemon != nil:
+		unit.answers = daemon.PID
+	case unit.answers == 0: // it can't be connected to, and has the lock all the same
+		unit.answers = m.lockHolder(m.Control)
+	}
 	manager := m.manager(ctx, daemon)
 	results = append(results, manager)
 	if manager.State == OK {
-		socket, listen := m.socketUnit(ctx)
-		unit = m.service(ctx)
-		unit.listen = listen
+		unit.props, unit.err = m.serviceProps(ctx)
+		var socket Result
+		socket, unit.listen, unit.listens = m.socketUnit(ctx, unit)
 		if results = append(results, socket, m.unit(unit)); unit.err == nil {
 			results = append(results, m.store(unit), m.openFiles(unit))
 		}
 	}
-	if daemon != nil {
-		unit.answers = daemon.PID
-	}
-	results = append(results, m.socketFile(unit), answer)
+	results = append(results, m.socketFile(unit), m.daemon(daemon, silent, unit))
 	if daemon != nil {
 		results = append(results, m.lastRequest(daemon))
 	}
@@ -118,7 +127,7 @@ func Run(ctx context.Context, m Machine) []Result {
 	if m.Instance != Host {
 		return append(results, m.gpuChecks(ctx, unit, daemon, handles)...)
 	}
-	return append(results, m.room(ctx, m.meminfo("MemAvailable"), m.meminfo("MemTotal"), daemon))
+	return append(results, m.room(ctx, m.meminfo("MemAvailable"), m.meminfo("MemTotal"), daemon, unit))
 }
 
 // Failed counts the results of a state.

@@ -30,6 +30,7 @@ type bench struct {
 	units   map[string]string // what systemctl says, by its last argument
 	env     map[string]string
 	running *Daemon
+	peer    int   // who listens on the control socket, 0: running's number
 	model   int64 // bytes of the largest one
 	gpu     *Driver
 	refused error // of taking a descriptor
@@ -48,10 +49,16 @@ func healthy(t *testing.T) *bench {
 	b.Machine = Machine{
 		Instance: "0", Socket: root + "/r/vllm_weight_cache/0.sock", UID: os.Getuid(), User: "ada", Version: "0.4.0",
 		Env: func(n string) string { return b.env[n] }, Config: []string{root + "/etc/wcache/wcache.toml"}, Root: root,
-		Systemctl: b.systemctl,
-		Daemon:    func(context.Context) (*Daemon, error) { return b.running, b.err },
-		Driver:    func(context.Context, string) (*Driver, error) { return b.gpu, b.err },
-		Take:      func(int) error { return b.refused },
+		Control: root + "/r/vllm_weight_cache/0.control", Systemctl: b.systemctl,
+		Peer: func(context.Context) int {
+			if b.peer == 0 && b.running != nil {
+				return b.running.Peer
+			}
+			return b.peer
+		},
+		Daemon: func(context.Context) (*Daemon, error) { return b.running, b.err },
+		Driver: func(context.Context, string) (*Driver, error) { return b.gpu, b.err },
+		Take:   func(int) error { return b.refused },
 		Largest: func(context.Context) (string, int64, error) {
 			if b.model == 0 {
 				return "", 0, nil
@@ -60,20 +67,25 @@ func healthy(t *testing.T) *bench {
 		},
 	}
 	for path, text := range map[string]string{
-		"var/lib/systemd/linger/ada":                       "",
-		"proc/sys/kernel/yama/ptrace_scope":                "1\n",
-		"proc/meminfo":                                     "MemTotal:       263956388 kB\nMemFree:        1234 kB\nMemAvailable:   230000000 kB\n",
-		"proc/self/uid_map":                                "         0          0 4294967295\n",
-		"proc/locks":                                       "",
-		"proc/5120/comm":                                   "python3\n",
-		"proc/driver/nvidia/version":                       "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03\n",
+		"var/lib/systemd/linger/ada":        "",
+		"proc/sys/kernel/yama/ptrace_scope": "1\n",
+		"proc/meminfo":                      "MemTotal:       263956388 kB\nMemFree:        1234 kB\nMemAvailable:   230000000 kB\n",
+		"proc/self/uid_map":                 "         0          0 4294967295\n",
+		"proc/4711/stat":                    "4711 (wcache) S 1 4711 4711 0 -1\n",
+		"proc/4711/comm":                    "wcache\n",
+		"proc/4711/cgroup":                  "0::/user.slice/wcache@0.service\n",
+		"proc/sys/kernel/osrelease":         "6.12.48+deb13-amd64\n",
+		"sys/fs/cgroup/user.slice/wcache@0.service/cgroup.events": "populated 1\nfrozen 0\n",
+		"proc/locks":                 "",
+		"proc/5120/comm":             "python3\n",
+		"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03\n",
 		"proc/driver/nvidia/gpus/0000:19:00.0/information": "Model: \t\t NVIDIA H200\nGPU UUID: \t " + uuid + "\nDevice Minor: \t 0\nGPU Excluded:\t No\n",
-		"dev/nvidiactl":                                    "",
-		"dev/nvidia-uvm":                                   "",
-		"dev/nvidia0":                                      "",
-		"etc/wcache/wcache.toml":                           "policy = \"any\"\n",
-		"tmp/file":                                         "",
-		"t/file":                                           "",
+		"dev/nvidiactl":          "",
+		"dev/nvidia-uvm":         "",
+		"dev/nvidia0":            "",
+		"etc/wcache/wcache.toml": "policy = \"any\"\n",
+		"tmp/file":               "",
+		"t/file":                 "",
 	} {
 		b.put(t, path, text)
 	}
@@ -102,7 +114,7 @@ func healthy(t *testing.T) *bench {
 	}
 	b.units = map[string]string{
 		"Version":         "257",
-		"wcache@0.socket": "LoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success\n" + listen,
+		"wcache@0.socket": "LoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success\nConditionResult=yes\nConditionTimestampMonotonic=9\n" + listen,
 		"wcache@0.service": "ActiveState=active\nResult=success\nStatusText=1 model, 57.9 GiB, 1 engine attached\nNRestarts=0\nMainPID=4711\n" +
 			"FileDescriptorStoreMax=2048\nNFileDescriptorStore=3\nLimitNOFILESoft=8192\nLimitNOFILE=524288\nNoNewPrivileges=no\nPrivateUsers=no",
 	}

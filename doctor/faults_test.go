@@ -5,6 +5,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -55,6 +56,7 @@ func TestScreens(t *testing.T) {
 		{"doctor-new.txt", func(t *testing.T, b *bench) { // installed, and nothing done yet
 			b.set("wcache@0.socket", "UnitFileState=disabled", "ActiveState=inactive")
 			b.set("wcache@0.service", "ActiveState=inactive", "StatusText=", "MainPID=0")
+			b.set("wcache@0.socket", "ConditionResult=no", "ConditionTimestampMonotonic=0")
 			b.running, b.gpu.Free = nil, 139<<30
 			b.remove(t, "r/vllm_weight_cache/0.sock", "dev/nvidia-uvm", "var/lib/systemd/linger/ada")
 		}},
@@ -115,6 +117,51 @@ func apart(users string) func(*testing.T, *bench) {
 	}
 }
 
+// byHand has the daemon be one that was started without the units.
+func byHand(t *testing.T, b *bench) {
+	t.Helper()
+	b.set("wcache@0.socket", "ActiveState=inactive", "UnitFileState=disabled")
+	b.set("wcache@0.service", "ActiveState=inactive", "MainPID=0", "StatusText=")
+	b.lock(t, b.Socket, 4711)
+	b.lock(t, b.Control, 4711)
+}
+
+// mute has the daemon say nothing, in a state of its process.
+func mute(state string) func(*testing.T, *bench) {
+	return func(t *testing.T, b *bench) {
+		b.peer = 4711
+		b.Daemon = func(context.Context) (*Daemon, error) { return nil, errors.New("it has not answered within 10s") }
+		b.put(t, "proc/4711/stat", "4711 (a) b) "+state+" 1 4711\n")
+	}
+}
+
+// denied has connecting to the daemon be refused by the kernel.
+func denied(b *bench) {
+	b.running, b.peer = nil, 0
+	b.Daemon = func(context.Context) (*Daemon, error) {
+		return nil, &os.PathError{Op: "connect", Path: b.Control, Err: unix.EACCES}
+	}
+}
+
+// both has all of these.
+func both(list ...func(*testing.T, *bench)) func(*testing.T, *bench) {
+	return func(t *testing.T, b *bench) {
+		for _, f := range list {
+			f(t, b)
+		}
+	}
+}
+
+// contexts are the security contexts of doctor's process and of the daemon's.
+func contexts(here, there string) func(*testing.T, *bench) {
+	return func(t *testing.T, b *bench) {
+		b.put(t, "proc/self/attr/current", here+"\x00")
+		b.put(t, "proc/4711/attr/current", there+"\n")
+	}
+}
+
+const containerType = "system_u:system_r:container_t:s0:c14,c301"
+
 var faults = []fault{
 	{"the configuration has a key that nobody knows", file("etc/wcache/wcache.toml", "policy = \"any\"\nbugdet = 1\n")},
 	{"no XDG_RUNTIME_DIR, as under cron", func(t *testing.T, b *bench) {
@@ -152,7 +199,58 @@ var faults = []fault{
 	{"the socket is open to others", func(t *testing.T, b *bench) { chmod(t, b.Socket, 0o666) }},
 	{"the socket's folder is open to others", func(t *testing.T, b *bench) { chmod(t, filepath.Dir(b.Socket), 0o755) }},
 	{"another daemon has the socket", func(t *testing.T, b *bench) { b.lock(t, b.Socket, 5120) }},
-	{"the daemon hangs", func(_ *testing.T, b *bench) { b.Daemon = silent[Daemon] }},
+	{"the daemon hangs", mute("S")},
+	{"the daemon is stopped", mute("T")},
+	{"a debugger has the daemon", mute("t")},
+	{"the daemon waits for a disk", mute("D")},
+	{"the daemon has ended, and nobody has noticed", mute("Z")},
+	{"the daemon is frozen", both(mute("S"), file("sys/fs/cgroup/user.slice/wcache@0.service/cgroup.events", "populated 1\nfrozen 1\n"))},
+	{"the daemon was started by hand", byHand},
+	{"the daemon was started by hand, and is stopped", both(byHand, mute("T"))},
+	{"the daemon was started by hand, and hangs", both(byHand, mute("R"))},
+	{"the daemon was started by hand, and its sockets keep out their own user", both(byHand, func(t *testing.T, b *bench) {
+		denied(b)
+		b.put(t, "r/vllm_weight_cache/0.control", "")
+		chmod(t, b.Control, 0)
+		chmod(t, b.Socket, 0)
+	})},
+	{"the daemon was started by hand, and its sockets were removed", both(byHand, without("r/vllm_weight_cache/0.sock", "r/vllm_weight_cache/0.control"))},
+	{"the daemon was started by hand, with its folder removed", both(byHand, without("r/vllm_weight_cache"))},
+	{"the daemon's control socket was removed", func(_ *testing.T, b *bench) { b.running = nil }},
+	{"the socket's folder was removed", both(without("r/vllm_weight_cache"), func(_ *testing.T, b *bench) { b.running = nil })},
+	{"the socket keeps out its own user", func(t *testing.T, b *bench) { chmod(t, b.Socket, 0o200) }},
+	{"the folder keeps out its own user", func(t *testing.T, b *bench) { chmod(t, filepath.Dir(b.Socket), 0o500) }},
+	{"SELinux denies the socket", func(t *testing.T, b *bench) {
+		denied(b)
+		b.put(t, "r/vllm_weight_cache/0.control", "")
+		b.put(t, "proc/self/attr/current", containerType+"\x00")
+	}},
+	{"AppArmor denies the socket", func(t *testing.T, b *bench) {
+		denied(b)
+		b.put(t, "r/vllm_weight_cache/0.control", "")
+		b.put(t, "proc/self/attr/apparmor/current", "docker-default (enforce)\n")
+	}},
+	{"root has enabled it", func(_ *testing.T, b *bench) {
+		b.IsRoot, b.running = true, nil
+		b.set("wcache@0.socket", "ActiveState=inactive", "ConditionResult=no")
+		b.set("wcache@0.service", "ActiveState=inactive", "MainPID=0", "StatusText=")
+	}},
+	{"root, without a manager", func(_ *testing.T, b *bench) {
+		delete(b.units, "Version")
+		b.IsRoot, b.running = true, nil
+	}},
+	{"a condition of the socket unit is not met", unit("socket", "ActiveState=inactive", "ConditionResult=no")},
+	{"the daemon is older, and its weights go with it", both(file("etc/wcache/wcache.toml", "handles = \"legacy\"\n"), daemon(func(d *Daemon) { d.Version = "0.3.0" }))},
+	{"engines are confined by AppArmor", both(contexts("docker-default (enforce)", "unconfined"), func(_ *testing.T, b *bench) { b.refused = unix.EACCES })},
+	{"engines are confined by SELinux", both(contexts(containerType, "unconfined_u:unconfined_r:unconfined_t:s0"), func(_ *testing.T, b *bench) { b.refused = unix.EACCES })},
+	{"the daemon is confined", both(contexts("unconfined", "snap.wcache (enforce)"), func(_ *testing.T, b *bench) { b.refused = unix.EACCES })},
+	{"both are confined alike", contexts(containerType, containerType)},
+	{"engines are confined by what lets them", contexts(containerType, "unconfined")},
+	{"engines are confined, and no daemon can be seen", both(contexts("docker-default (enforce)", ""), func(_ *testing.T, b *bench) { b.running.Peer = 0 })},
+	{"WSL2", both(without("proc/driver", "dev"), file("proc/sys/kernel/osrelease", "5.15.167.4-microsoft-standard-WSL2\n"))},
+	{"the GPU is cut into slices, which the driver lists", driver(func(d *Driver) {
+		*d = Driver{Fault: "cuInit: CUDA_ERROR_NO_DEVICE", Mend: "no GPU is visible", Slices: []string{"MIG-0fdc1a42-0000-4000-8000-000000000000", "MIG-1fdc1a42-0000-4000-8000-000000000000"}}
+	})},
 	{"the daemon has something to say", daemon(func(d *Daemon) { d.Problems = []string{`write manifest: no space left on device`} })},
 	{"the daemon is older than the command", daemon(func(d *Daemon) { d.Version = "0.3.0" })},
 	{"the last request was refused", daemon(func(d *Daemon) {

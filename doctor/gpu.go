@@ -22,16 +22,22 @@ import (
 func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, handles string) []Result {
 	g := generator.Read(m.path(), m.UID, m.Env)
 	nodes := m.deviceNodes(g, s)
+	if g.WSL && nodes.State == Fail {
+		return []Result{nodes} // there is nothing to look at
+	}
 	gpu, instance := m.instance(g)
 	results := []Result{nodes, instance}
 	if instance.State == Fail {
 		return results
 	}
-	results = append(results, m.enginePaths(g, gpu.UUID, s), m.slices(gpu), m.mps())
 	d, err := m.Driver(ctx, gpu.UUID)
+	cut := m.slices(gpu, d)
+	results = append(results, m.enginePaths(g, gpu.UUID, s), cut, m.mps())
 	switch {
+	case cut.State == Fail: // the driver shows the slices, and not what they are cut from
+		return results
 	case errors.Is(err, context.DeadlineExceeded):
-		return append(results, result("libcuda", Fail, "dmesg | grep -e NVRM -e Xid; restart the machine", "the driver does not answer"))
+		return append(results, result("libcuda", Fail, "dmesg | grep -e NVRM -e Xid; restart the machine, which frees what all instances hold", "the driver does not answer"))
 	case err != nil:
 		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows it", "could not be asked: %v", err))
 	case d.Fault != "":
@@ -45,7 +51,7 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 		result("libcuda", OK, "", "libcuda.so.1, driver %s, CUDA %d.%d; 470 or later is needed", driver, d.CUDA/1000, d.CUDA%1000/10),
 		m.health(d), m.computeMode(d), m.export(d, handles))
 	if d.State == "ok" {
-		results = append(results, m.room(ctx, d.Free, d.Total, running))
+		results = append(results, m.room(ctx, d.Free, d.Total, running, s))
 	}
 	return results
 }
@@ -54,6 +60,10 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 // user space, at the first use after a boot.
 func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 	const check = "device nodes"
+	if g.WSL && len(g.GPUs) == 0 {
+		return result(check, Fail, "keep weights in the memory of the host: systemctl --user enable --now wcache@host.socket, and wcache --gpu host",
+			"this is WSL2: the GPU is Windows's, whose driver shows none in /proc/driver/nvidia, and does not let processes share its memory")
+	}
 	if !m.exists("proc/driver/nvidia") {
 		return result(check, Fail, "modprobe nvidia, after installing the driver; a container has to be started with its GPUs (--gpus all, or --device nvidia.com/gpu=all)", "the kernel module nvidia is not loaded")
 	}
@@ -116,14 +126,17 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 }
 
 // slices looks whether a whole GPU was cut into MIG slices, which engines then
-// ask for by uuids of their own.
-func (m *Machine) slices(g generator.GPU) Result {
+// ask for by uuids of their own. d is what the driver said, nil for nothing.
+func (m *Machine) slices(g generator.GPU, d *Driver) Result {
 	const check = "MIG"
 	if strings.HasPrefix(m.Instance, "MIG-") {
 		return result(check, OK, "", "the instance is one slice")
 	}
 	cut, _ := filepath.Glob(m.path("proc/driver/nvidia/capabilities", "gpu"+m.minor(g), "mig/gi*")) // a fixed pattern
-	if len(cut) > 0 {
+	switch {
+	case d != nil && len(d.Slices) > 0:
+		return result(check, Fail, "an instance for each that engines use: systemctl --user enable --now wcache@"+d.Slices[0]+".socket", "the GPU is cut into slices, and engines run on those: %s", strings.Join(d.Slices, ", "))
+	case len(cut) > 0:
 		return result(check, Fail, "nvidia-smi -L lists the slices: systemctl --user enable --now wcache@MIG-….socket for each", "the GPU is cut into slices, %d of them, and engines run on those", len(cut))
 	}
 	return result(check, OK, "", "the GPU is whole")
@@ -136,7 +149,7 @@ func (m *Machine) mps() Result {
 		dir = "/tmp/nvidia-mps"
 	}
 	if st, err := os.Stat(m.path(dir, "control")); err == nil && !st.IsDir() {
-		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir)
+		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control when none of its clients runs, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir)
 	}
 	return result("MPS", OK, "", "not in use")
 }

@@ -28,28 +28,31 @@ func (m *Machine) runtimeDir() Result {
 		}
 		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir)
 	}
-	if fault := private(dir, m.UID); fault != "" {
-		return result(check, Fail, "log in anew, or: loginctl enable-linger", "%s %s", dir, fault)
+	if fault, mend := private(dir, m.UID); fault != "" {
+		return result(check, Fail, mend, "%s %s", dir, fault)
 	}
 	return result(check, OK, "", "%s", dir)
 }
 
-// private says what is wrong with a directory that only this user may enter.
-func private(dir string, uid int) string {
+// private says what is wrong with a directory that only this user may enter, and what
+// mends it.
+func private(dir string, uid int) (fault, mend string) {
 	st, err := os.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "isn't there"
+		return "isn't there", "log in as this user, or: loginctl enable-linger"
 	case err != nil:
-		return err.Error()
+		return err.Error(), "see who may enter the folders above it"
 	case !st.IsDir():
-		return "is no directory, and engines follow no links"
+		return "is no directory, and engines follow no links", "remove it, or name what it leads to"
 	case owner(st) != uid:
-		return whose(owner(st))
+		return whose(owner(st)), "run this as its user (su keeps the variables of another); in a container as the user and the group that it belongs to"
 	case st.Mode().Perm()&0o077 != 0:
-		return fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm())
+		return fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm()), "chmod 700 " + dir
+	case st.Mode().Perm()&0o700 != 0o700:
+		return fmt.Sprintf("has mode %04o, which keeps its own user out", st.Mode().Perm()), "chmod 700 " + dir
 	}
-	return ""
+	return "", ""
 }
 
 func owner(st fs.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) } // what os gives on Linux
@@ -65,34 +68,45 @@ func whose(uid int) string {
 
 func (m *Machine) socketFile(s service) Result {
 	const check = "socket"
-	enable := "systemctl --user enable --now " + m.unitName("socket")
+	dir := filepath.Dir(m.Socket)
+	if _, err := os.Lstat(dir); err == nil { // else its socket isn't there
+		if fault, mend := private(dir, m.UID); fault != "" {
+			return result(check, Fail, mend, "%s %s", dir, fault)
+		}
+	}
 	st, err := os.Lstat(m.Socket)
-	if err != nil {
-		return result(check, Fail, enable, "%s isn't there", m.Socket)
-	}
-	if fault := private(filepath.Dir(m.Socket), m.UID); fault != "" {
-		return result(check, Fail, "chmod 700 "+filepath.Dir(m.Socket)+" as its user; in a container run as the user and the group that the folder belongs to", "%s %s", filepath.Dir(m.Socket), fault)
-	}
-	restart := "systemctl --user restart " + m.unitName("socket")
 	switch {
+	case err != nil && s.listens:
+		return result(check, Fail, m.relisten(s), "%s was removed: the socket unit listens on it, and engines reach nobody", m.Socket)
+	case err != nil && s.byHand():
+		return result(check, Fail, "wait some seconds; else "+m.renewal(s), "%s was removed; process %d, which was started by hand, makes it again", m.Socket, s.answers)
+	case err != nil:
+		return result(check, Fail, m.enable(), "%s isn't there", m.Socket)
 	case st.Mode().Type() != fs.ModeSocket:
-		return result(check, Fail, "remove it; "+restart, "%s is no socket", m.Socket)
+		return result(check, Fail, "remove it; "+m.relisten(s), "%s is no socket", m.Socket)
 	case owner(st) != m.UID:
-		return result(check, Fail, "have it removed; "+restart, "%s %s", m.Socket, whose(owner(st)))
+		return result(check, Fail, "have that user remove it; "+m.relisten(s), "%s %s", m.Socket, whose(owner(st)))
 	case st.Mode().Perm()&0o077 != 0:
-		return result(check, Fail, restart, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm())
+		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm())
+	case st.Mode().Perm()&0o600 != 0o600:
+		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o, which keeps its own user out", m.Socket, st.Mode().Perm())
 	}
 	if pid := m.lockHolder(m.Socket); s.other(pid) {
-		return result(check, Fail, fmt.Sprintf("kill %d; %s", pid, restart), "%s is served by %s, which is not this instance's daemon", m.Socket, m.process(pid))
+		return result(check, Fail, m.endOther(pid)+m.relisten(s), "%s is served by %s, which is not this instance's daemon", m.Socket, m.process(pid))
 	}
 	return result(check, OK, "", "%s, mode %04o", m.Socket, st.Mode().Perm())
+}
+
+// endOther is the beginning of what takes a path back from another daemon.
+func (m *Machine) endOther(pid int) string {
+	return fmt.Sprintf("end process %d, if what it holds may go with it; ", pid)
 }
 
 // enginePaths looks at where engines look that are given no path: whether the
 // generator has made the unit listen there, and nobody else does.
 func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Result {
 	const check = "engine paths"
-	reload := "systemctl --user daemon-reload; systemctl --user restart " + m.unitName("socket")
+	reload := "systemctl --user daemon-reload; " + m.relisten(s)
 	own := filepath.Dir(m.Socket)
 	given := `, or give engines --model-loader-extra-config '{"socket_dir": "` + own + `"}'`
 	var listened, missing []string
@@ -100,7 +114,7 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 		pid := m.lockHolder(p.Path)
 		switch {
 		case s.other(pid):
-			return result(check, Fail, fmt.Sprintf("kill %d; %s", pid, reload), "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid))
+			return result(check, Fail, m.endOther(pid)+reload+given, "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid))
 		case p.Draft:
 		case strings.Contains("\n"+s.listen, "\n"+p.Path+" ("):
 			listened = append(listened, p.Path)

@@ -6,6 +6,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,11 @@ func (m *Machine) reach(d *Daemon, s service, handles string) []Result {
 		return []Result{m.seen(d, handles), m.userNamespace(s, handles, false), result("handles", OK, "", "with handles = %q engines take nothing from the daemon's process", handles)}
 	}
 	take, taken := m.take(d)
-	return []Result{m.ptrace(), m.seen(d, handles), m.userNamespace(s, handles, taken), take}
+	confinement := m.confinement(d, taken)
+	if confinement.State == Fail {
+		take.Mend = confinement.Mend + m.otherwise()
+	}
+	return []Result{m.ptrace(), m.seen(d, handles), m.userNamespace(s, handles, taken), take, confinement}
 }
 
 // without is the word for handles with which the daemon's process is not reached
@@ -90,7 +95,7 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 	case shared:
 		return result(check, OK, "", "the daemon's, too")
 	case s.props["PrivateUsers"] == "yes" && handles != m.without():
-		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it"+m.otherwise(), "the service has one of its own: engines can't take handles from it")
+		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it; "+m.renewal(s)+m.otherwise(), "the service has one of its own: engines can't take handles from it")
 	case len(part) == 3 && part[0] == "0" && part[1] == "0" && part[2] == every || len(part) == 0:
 		return result(check, OK, "", "the machine's own")
 	}
@@ -109,12 +114,58 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 	return result(check, Fail, mend, "not the machine's own: user %d is nobody outside", m.UID)
 }
 
+// confinement looks whether SELinux or AppArmor may stand between an engine that is
+// started here and the daemon. A container's profile, such as docker-default or
+// container_t, lets its processes look into those of the same profile only.
+func (m *Machine) confinement(d *Daemon, taken bool) Result {
+	const check = "confinement"
+	here := contextOf(m.Root, "self")
+	if d == nil || d.Peer != d.PID {
+		if here == "" {
+			return result(check, OK, "", "none by SELinux or AppArmor")
+		}
+		return result(check, Warn, unconfine(here, ""), "%s: engines here may not take handles from a daemon outside of it", here)
+	}
+	there := contextOf(m.Root, strconv.Itoa(d.PID))
+	switch {
+	case here == there && here == "":
+		return result(check, OK, "", "none by SELinux or AppArmor")
+	case here == there:
+		return result(check, OK, "", "%s, as the daemon", here)
+	case taken:
+		return result(check, OK, "", "%s, and the daemon %s, which lets handles be taken", named(here), named(there))
+	}
+	return result(check, Fail, unconfine(here, there), "%s, and the daemon %s: that keeps engines here from its handles", named(here), named(there))
+}
+
+// named words a security context.
+func named(context string) string {
+	if context == "" {
+		return "not confined"
+	}
+	return context
+}
+
+// unconfine is what lets a container's processes reach those outside. SELinux's contexts
+// have colons, AppArmor's have none.
+func unconfine(here, there string) string {
+	how := "--security-opt apparmor=unconfined (Docker, Podman), or a profile that allows ptrace between the two"
+	if strings.Contains(here+there, ":") {
+		how = "--security-opt label=disable (Podman, Docker), or a policy that lets the one reach the other"
+	}
+	who := "the engine's container"
+	if here == "" {
+		who = "the daemon's container"
+	}
+	return "start " + who + " with " + how + "; see docs/containers.md"
+}
+
 // take does what an engine does, where a daemon runs: only that shows a seccomp
 // profile.
 func (m *Machine) take(d *Daemon) (r Result, taken bool) {
 	const check = "handles"
 	if d == nil || d.Peer != d.PID {
-		return result(check, OK, "", "not tried: no daemon runs that can be seen from here"), false
+		return result(check, OK, "", "not tried: no daemon answers that can be seen from here"), false
 	}
 	err := m.Take(d.PID)
 	if err == nil {

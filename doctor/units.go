@@ -6,6 +6,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -13,22 +14,61 @@ import (
 	"github.com/wcache/wcache/config"
 )
 
-// service is what the manager says of the service unit. The zero value is that of
-// a machine without a manager.
+// service is what the manager says of the service unit, and what else is known of the
+// daemon. Without props it is that of a machine without a manager.
 type service struct {
 	props   map[string]string
 	err     error
+	listens bool   // the socket unit is active
 	listen  string // of the socket unit, a line a socket
-	answers int    // process that answered as this instance, with a manager or without
+	answers int    // process that serves this instance, with a manager or without; 0: none is known
+	handles string // as configured
 }
 
 // other reports whether a process is none of this instance.
 func (s service) other(pid int) bool { return pid != 0 && pid != s.pid() && pid != s.answers }
 
-// pid is the daemon's, 0 if it isn't known.
+// pid is the unit's daemon's, 0 if it isn't known.
 func (s service) pid() int {
 	n, _ := strconv.Atoi(s.props["MainPID"]) // 0 where nothing is said
 	return n
+}
+
+// byHand reports whether the daemon is none of the unit's.
+func (s service) byHand() bool { return s.answers != 0 && s.answers != s.pid() }
+
+// fate is what becomes of what the service holds when it is started again, for the end of
+// a sentence.
+func (s service) fate() string {
+	stored, err := strconv.Atoi(s.props["FileDescriptorStoreMax"])
+	switch {
+	case s.pid() == 0:
+		return ""
+	case s.handles == config.HandlesLegacy || err != nil || stored < leastStored:
+		return ", which frees what is held"
+	}
+	return ", which keeps what is held"
+}
+
+// renewal starts the daemon again.
+func (m *Machine) renewal(s service) string {
+	if s.byHand() {
+		return fmt.Sprintf("end process %d and start it again, which frees what it holds", s.answers)
+	}
+	return "systemctl --user restart " + m.unitName("service") + s.fate()
+}
+
+// relisten has the socket unit make its sockets anew, with which the service is restarted.
+func (m *Machine) relisten(s service) string {
+	return "systemctl --user restart " + m.unitName("socket") + s.fate()
+}
+
+// enable has an instance run, or says how else one does.
+func (m *Machine) enable() string {
+	if m.IsRoot {
+		return fmt.Sprintf("run engines and wcache as another user, or a daemon by hand: wcache serve --instance %s --listen %s", m.Instance, m.Socket)
+	}
+	return "systemctl --user enable --now " + m.unitName("socket")
 }
 
 // configuration reads it as the daemon does, and gives the word for handles, which
@@ -62,6 +102,9 @@ func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 	case err != nil && d != nil:
 		return result(check, Warn, "loginctl enable-linger; nothing in a container", "can't be reached: %v; weights go with the daemon", err)
 	case err != nil:
+		if m.IsRoot {
+			return result(check, Fail, m.enable(), "can't be reached: %v", err)
+		}
 		return result(check, Fail, "loginctl enable-linger, or run wcache serve --listen PATH without it", "can't be reached: %v", err)
 	}
 	return result(check, OK, "", "systemd %s", out)
@@ -87,34 +130,41 @@ func (m *Machine) show(ctx context.Context, unit string, names ...string) (map[s
 	return props, nil
 }
 
-func (m *Machine) socketUnit(ctx context.Context) (r Result, listen string) {
+func (m *Machine) socketUnit(ctx context.Context, s service) (r Result, listen string, active bool) {
 	const check = "socket unit"
 	unit := m.unitName("socket")
-	p, err := m.show(ctx, unit, "LoadState", "UnitFileState", "ActiveState", "Result", "Listen")
-	enable := "systemctl --user enable --now " + unit
+	p, err := m.show(ctx, unit, "LoadState", "UnitFileState", "ActiveState", "Result", "Listen", "ConditionResult", "ConditionTimestampMonotonic")
+	active = p["ActiveState"] == "active"
+	tried := p["ConditionTimestampMonotonic"] != "" && p["ConditionTimestampMonotonic"] != "0"
 	switch {
 	case err != nil:
 		r = result(check, Fail, "journalctl --user -b", "%v", err)
+	case s.byHand() && !active: // whose path the unit would take from it
+		r = result(check, Warn, fmt.Sprintf("to have them stay: end process %d, which frees what it holds; %s", s.answers, m.enable()),
+			"%s is %s, and process %d serves in its place: weights go with that one", unit, p["ActiveState"], s.answers)
 	case p["LoadState"] == "masked":
-		r = result(check, Fail, "systemctl --user unmask "+unit+"; "+enable, "%s is masked", unit)
+		r = result(check, Fail, "systemctl --user unmask "+unit+"; "+m.enable(), "%s is masked", unit)
 	case p["LoadState"] != "loaded":
 		r = result(check, Fail, "install wcache's package, or copy systemd/ to ~/.config/systemd/user; systemctl --user daemon-reload", "%s is %s", unit, p["LoadState"])
 	case p["ActiveState"] == "failed":
-		r = result(check, Fail, "systemctl --user reset-failed 'wcache*'; systemctl --user restart "+unit, "%s has failed: %s", unit, p["Result"])
-	case p["ActiveState"] != "active":
-		r = result(check, Fail, enable, "%s is %s", unit, p["ActiveState"])
+		r = result(check, Fail, "systemctl --user reset-failed 'wcache*'; "+m.relisten(s), "%s has failed: %s", unit, p["Result"])
+	case !active && m.IsRoot: // systemctl does nothing, and says nothing
+		r = result(check, Fail, m.enable(), "%s does not start for root, by its ConditionUser=!root", unit)
+	case !active && tried && p["ConditionResult"] == "no":
+		r = result(check, Fail, "systemctl --user status "+unit+" says which", "%s is %s: a condition of it is not met", unit, p["ActiveState"])
+	case !active:
+		r = result(check, Fail, m.enable(), "%s is %s", unit, p["ActiveState"])
 	case p["UnitFileState"] != "enabled":
-		r = result(check, Warn, enable, "%s listens, and is %s: not after the next login", unit, p["UnitFileState"])
+		r = result(check, Warn, m.enable(), "%s listens, and is %s: not after the next login", unit, p["UnitFileState"])
 	default:
 		r = result(check, OK, "", "%s is enabled and listening", unit)
 	}
-	return r, p["Listen"]
+	return r, p["Listen"], active
 }
 
-func (m *Machine) service(ctx context.Context) service {
-	p, err := m.show(ctx, m.unitName("service"), "ActiveState", "Result", "StatusText", "NRestarts", "MainPID",
+func (m *Machine) serviceProps(ctx context.Context) (map[string]string, error) {
+	return m.show(ctx, m.unitName("service"), "ActiveState", "Result", "StatusText", "NRestarts", "MainPID",
 		"FileDescriptorStoreMax", "NFileDescriptorStore", "LimitNOFILESoft", "LimitNOFILE", "NoNewPrivileges", "PrivateUsers")
-	return service{props: p, err: err}
 }
 
 func (m *Machine) unit(s service) Result {
@@ -125,7 +175,7 @@ func (m *Machine) unit(s service) Result {
 	case s.err != nil:
 		return result(check, Fail, "journalctl --user -b", "%v", s.err)
 	case p["ActiveState"] == "failed":
-		return result(check, Fail, "journalctl --user -u "+unit+"; systemctl --user reset-failed 'wcache*'; systemctl --user restart "+m.unitName("socket"), "%s has failed: %s", unit, p["Result"])
+		return result(check, Fail, "journalctl --user -u "+unit+"; systemctl --user reset-failed 'wcache*'; "+m.relisten(s), "%s has failed: %s", unit, p["Result"])
 	case p["NRestarts"] != "0" && p["NRestarts"] != "":
 		return result(check, Warn, "journalctl --user -u "+unit, "%s is %s and was restarted %s times after it died", unit, p["ActiveState"], p["NRestarts"])
 	case p["StatusText"] != "":
@@ -145,10 +195,10 @@ func (m *Machine) store(s service) Result {
 	const check = "fd store"
 	most, err := strconv.Atoi(s.props["FileDescriptorStoreMax"])
 	if err != nil || most < leastStored {
-		return result(check, Fail, edit+"FileDescriptorStoreMax=2048", "it keeps %q descriptors: weights would not outlive the daemon", s.props["FileDescriptorStoreMax"])
+		return result(check, Fail, edit+"FileDescriptorStoreMax=2048; it counts from the next start on, and what is held now goes with this one", "it keeps %q descriptors: weights would not outlive the daemon", s.props["FileDescriptorStoreMax"])
 	}
 	if now, err := strconv.Atoi(s.props["NFileDescriptorStore"]); err == nil && now > most-leastStored {
-		return result(check, Warn, edit+"FileDescriptorStoreMax=4096, Environment=WCACHE_FDSTORE=4096, LimitNOFILE=16384:524288",
+		return result(check, Warn, edit+"FileDescriptorStoreMax=4096, Environment=WCACHE_FDSTORE=4096, LimitNOFILE=16384:524288; "+m.renewal(s),
 			"%d of %d descriptors are taken: what is loaded next may not outlive the daemon", now, most)
 	}
 	return result(check, OK, "", "it keeps up to %d descriptors", most)
@@ -165,28 +215,50 @@ func (m *Machine) openFiles(s service) Result {
 	for _, limit := range []string{"LimitNOFILE", "LimitNOFILESoft"} {
 		// infinity is no number, and enough
 		if n, err := strconv.Atoi(s.props[limit]); err == nil && n < most+spareFiles {
-			return result(check, Warn, edit+"LimitNOFILE=8192:524288", "%s is %d, and %d descriptors may be stored beside some that the daemon opens: needed are %d", limit, n, most, most+spareFiles)
+			return result(check, Warn, edit+"LimitNOFILE=8192:524288; it counts from the next start on", "%s is %d, and %d descriptors may be stored beside some that the daemon opens: needed are %d", limit, n, most, most+spareFiles)
 		}
 	}
 	return result(check, OK, "", "limit %s at the start, %s later; needed are up to %d", s.props["LimitNOFILESoft"], s.props["LimitNOFILE"], most+spareFiles)
 }
 
-// daemon asks the instance, unless none runs.
-func (m *Machine) daemon(ctx context.Context) (*Daemon, Result) {
+// daemon judges what the instance said, or why it said nothing.
+func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 	const check = "daemon"
-	d, err := m.Daemon(ctx)
-	restart := "systemctl --user restart " + m.unitName("service")
+	log := "; its log may say more"
+	if !s.byHand() {
+		log = "; journalctl --user -u " + m.unitName("service")
+	}
 	switch {
 	case err != nil:
-		return nil, result(check, Fail, restart+", which keeps the weights; journalctl --user -u "+m.unitName("service"), "it does not answer: %v", err)
+		cause := m.cause(err, s)
+		if cause.Mend == "" {
+			cause.Mend = m.renewal(s) + log
+		}
+		return result(check, Fail, cause.Mend, "it does not answer: %s", cause.Why)
+	case d == nil && s.pid() != 0:
+		return result(check, Warn, "wait some seconds; if it stays so: "+m.renewal(s)+log, "process %d runs, and nobody listens on %s, which it makes again by itself", s.pid(), m.Control)
 	case d == nil:
-		return nil, result(check, OK, "", "not running; the first engine starts it")
+		return result(check, OK, "", "not running; the first engine starts it")
 	case len(d.Problems) > 0:
-		return d, result(check, Warn, "wcache --gpu "+m.Instance+" status shows all of it", "%s", strings.Join(d.Problems, "; "))
+		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows all of it", "%s", strings.Join(d.Problems, "; "))
 	case d.Version != m.Version:
-		return d, result(check, Warn, restart+", which keeps the weights", "version %s, and this command is %s", d.Version, m.Version)
+		return result(check, Warn, m.renewal(s), "version %s, and this command is %s", d.Version, m.Version)
 	}
-	return d, result(check, OK, "", "version %s, as this command", d.Version)
+	return result(check, OK, "", "version %s, as this command", d.Version)
+}
+
+// cause is why the daemon doesn't answer.
+func (m *Machine) cause(err error, s service) Cause {
+	var known Cause
+	if errors.As(err, &known) {
+		return known
+	}
+	for _, cause := range []Cause{Stuck(m.Root, s.answers), Denied(m.Root, m.Control, m.UID, err)} {
+		if cause.Why != "" {
+			return cause
+		}
+	}
+	return Cause{Why: err.Error()}
 }
 
 func (m *Machine) lastRequest(d *Daemon) Result {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -107,6 +109,15 @@ func (a *app) name() string {
 		return a.socket
 	}
 	return "wcache@" + a.gpu
+}
+
+// instance is what the instance is called by who asks, whether it runs or not: a socket's
+// is the name of that, as units and the manual name sockets after instances.
+func (a *app) instance() string {
+	if a.socket != "" {
+		return strings.TrimSuffix(filepath.Base(a.socket), ".sock")
+	}
+	return a.gpu
 }
 
 // typed is a command about this instance, as it is typed.

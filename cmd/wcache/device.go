@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/cuda"
 	"github.com/wcache/wcache/device/host"
+	"github.com/wcache/wcache/device/nvml"
 	"github.com/wcache/wcache/systemd/generator"
 )
 
@@ -55,7 +57,7 @@ func (a *app) placeOf(name string) place {
 	default:
 		machine := generator.Read(a.sysroot, os.Getuid(), a.env)
 		if p.device, p.err = uuidOf(machine, name); p.err != nil {
-			p.err = fmt.Errorf("%w (run nvidia-smi, and then: systemctl --user restart wcache@%s.service)", p.err, name)
+			p.err = fmt.Errorf("%w%s", p.err, remedy(machine, name))
 			return p
 		}
 	}
@@ -63,6 +65,18 @@ func (a *app) placeOf(name string) place {
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
 	p.env = append(others, cuda.Env(p.uuid)...)
 	return p
+}
+
+// remedy is what has a GPU be found that isn't, for the end of an error.
+func remedy(m generator.Machine, name string) string {
+	again := fmt.Sprintf("start the daemon again: systemctl --user restart wcache@%s.service", name)
+	switch {
+	case m.WSL && len(m.GPUs) == 0:
+		return " (this is WSL2, where the GPU is Windows's and its memory can't be shared: use the host's, wcache@host.socket)"
+	case len(m.GPUs) > 0 && len(m.Named(name)) != 1:
+		return " (an instance is named by one of these)"
+	}
+	return " (run nvidia-smi, and " + again + ")"
 }
 
 // slice is the name of a MIG slice since driver 470.
@@ -87,12 +101,34 @@ func open(name string, blockBytes int) (device.Device, error) {
 		return host.Open(), nil
 	}
 	if uuid, keep := strings.CutPrefix(name, legacyPrefix); keep {
-		return cuda.OpenKeeper(uuid, o)
+		d, err := cuda.OpenKeeper(uuid, o)
+		if err != nil {
+			return nil, sliced(uuid, err)
+		}
+		return d, nil
 	}
 	if pci, hip := strings.CutPrefix(name, hipPrefix); hip {
 		return cuda.OpenHIP(pci, o)
 	}
-	return cuda.Open(name, o)
+	d, err := cuda.Open(name, o)
+	if err != nil {
+		return nil, sliced(name, err)
+	}
+	return d, nil
+}
+
+// sliced gives the error of opening a GPU again, unless that is cut into MIG slices: then
+// the driver shows these, or none as the environment asks for another device, and not what
+// they are cut from.
+func sliced(uuid string, err error) error {
+	if !errors.As(err, new(*cuda.NoDriver)) && !errors.As(err, new(*cuda.NotFound)) {
+		return err
+	}
+	list, _ := nvml.Slices(uuid) // which may be missing as well
+	if len(list) == 0 {
+		return err
+	}
+	return fmt.Errorf("open GPU %s: it is cut into slices, which are instances of their own: %s", uuid, strings.Join(list, ", "))
 }
 
 // check is how a descriptor that was kept is known to be a segment. Of exported

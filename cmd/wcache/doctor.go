@@ -20,6 +20,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/device/cuda"
+	"github.com/wcache/wcache/device/nvml"
 	"github.com/wcache/wcache/doctor"
 	"github.com/wcache/wcache/weights"
 )
@@ -43,14 +44,17 @@ func (a *app) doctor() *cobra.Command {
 		Long:  doctorHelp,
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.socket != "" { // whose it is its daemon knows
-				if s, err := a.ownStatus(cmd.Context()); err == nil {
-					a.gpu = s.Instance
-				}
+			status, err := a.ownStatus(cmd.Context())
+			switch { // whose a socket is its daemon knows
+			case a.socket != "" && err == nil:
+				a.gpu = status.Instance
+			case a.socket != "":
+				a.gpu = a.instance()
 			}
+			ask := func(ctx context.Context) (*doctor.Daemon, error) { return a.daemon(ctx, status, err) }
 			list := doctor.Run(cmd.Context(), doctor.Machine{
-				Instance: a.gpu, Socket: a.engineSocket(), UID: os.Getuid(), User: a.userName(), Version: ownVersion(), Env: a.env,
-				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Daemon: a.askDaemon, Driver: askDriver, Take: a.take, Largest: a.largest,
+				Instance: a.gpu, Socket: a.engineSocket(), Control: control.Path(a.engineSocket()), UID: os.Getuid(), IsRoot: a.isRoot, User: a.userName(), Version: ownVersion(), Env: a.env,
+				Config: config.Paths(a.env), Root: a.sysroot, Systemctl: systemctl, Peer: a.peer, Daemon: ask, Driver: askDriver, Take: a.take, Largest: a.largest,
 			})
 			if err := a.printChecks(list); err != nil {
 				return err
@@ -111,13 +115,16 @@ func output(ctx context.Context, limit time.Duration, name string, args ...strin
 	}
 }
 
-// askDaemon asks the instance how it is, and who it is from here.
-func (a *app) askDaemon(ctx context.Context) (*doctor.Daemon, error) {
-	s, err := a.ownStatus(ctx)
+// daemon says how the instance is, and who it is from here, by what asking for its status
+// has given.
+func (a *app) daemon(ctx context.Context, s *control.Status, err error) (*doctor.Daemon, error) {
 	var no *control.Error
+	var foreign *client.Foreign
 	switch {
 	case errors.As(err, &no) && no.Code == control.CodeNotRunning:
 		return nil, nil //nolint:nilnil // that none runs is an answer
+	case errors.As(err, &foreign):
+		return nil, doctor.Cause{Why: foreign.Error(), Mend: "see whose it is and have it removed: an instance answers its own user alone"}
 	case err != nil:
 		return nil, err
 	}
@@ -132,6 +139,12 @@ func (a *app) askDaemon(ctx context.Context) (*doctor.Daemon, error) {
 		}
 	}
 	return d, nil
+}
+
+// peer is the process that serves the instance, 0 if none can be seen.
+func (a *app) peer(ctx context.Context) int {
+	pid, _ := client.Peer(ctx, control.Path(a.engineSocket())) // why not is told by who asks it
+	return pid
 }
 
 // take takes a descriptor from a process as an engine does, of a GPU's memory by
@@ -233,6 +246,9 @@ func (a *app) probe() *cobra.Command {
 
 // look asks the driver about one GPU. That it can't be asked is an answer too.
 func look(uuid string) doctor.Driver {
+	if list, err := nvml.Slices(uuid); err == nil && len(list) > 0 {
+		return doctor.Driver{UUID: uuid, Slices: list}
+	}
 	facts, err := cuda.Look(uuid, cuda.Options{})
 	var none *cuda.NoDriver
 	var unknown *cuda.NotFound

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/control/schematest"
@@ -173,7 +175,7 @@ func TestAskDriver(t *testing.T) {
 			if tt.want.Fault == "" {
 				tt.want.UUID = r.uuid
 			}
-			if got != tt.want {
+			if cmp.Diff(tt.want, got) != "" {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})

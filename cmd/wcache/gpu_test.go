@@ -28,6 +28,8 @@ func TestGPU(t *testing.T) {
 		"D1 visible devices":          testVisibleDevices,
 		"D1 names":                    testNames,
 		"D2 MIG slices":               testSlices,
+		"T20 a GPU that is cut":       testCut,
+		"T14 WSL2":                    testWSL,
 		"D3 drivers":                  testDrivers,
 		"D3 driver updated":           testDriverUpdated,
 		"D4 tenant before":            testTenantBefore,
@@ -188,8 +190,8 @@ func testNames(t *testing.T, dir string) {
 	}
 	all := fmt.Sprintf("0 (%s), 1 (%s)", one, two)
 	for name, want := range map[string]string{
-		"2":       `error: find GPU "2": /proc/driver/nvidia has 2 GPUs, 0 of this name: ` + all + " (run nvidia-smi, and then: systemctl --user restart wcache@2.service)",
-		one[:13]:  fmt.Sprintf("error: find GPU %q: /proc/driver/nvidia has 2 GPUs, 2 of this name: %s (run nvidia-smi, and then: systemctl --user restart wcache@%s.service)", one[:13], all, one[:13]),
+		"2":       `error: find GPU "2": /proc/driver/nvidia has 2 GPUs, 0 of this name: ` + all + " (an instance is named by one of these)",
+		one[:13]:  fmt.Sprintf("error: find GPU %q: /proc/driver/nvidia has 2 GPUs, 2 of this name: %s (an instance is named by one of these)", one[:13], all),
 		"GPU-":    `error: find GPU "GPU-": …`,
 		"MIG-123": `error: find GPU "MIG-123": a MIG slice has to be named by its whole uuid, which nvidia-smi -L shows`,
 	} {
@@ -226,6 +228,35 @@ func testSlices(t *testing.T, dir string) {
 	}
 	p.end()
 	q.end()
+}
+
+// A GPU that is cut into slices is no device, and where the unit's environment hides the
+// slices from the driver it shows none at all. Both are told which slices there are.
+func testCut(t *testing.T, dir string) {
+	slices := newUUID("MIG") + ", " + newUUID("MIG")
+	one, two, _ := strings.Cut(slices, ", ")
+	for _, shown := range []string{"GPU-other@02", one + "@01"} {
+		r := newRig(t, dir)
+		r.set("FAKE_CUDA_GPUS", shown)
+		r.nvml("gpu " + r.uuid + "\necc 0\nslice " + one + "\nslice " + two)
+		r.serve("0")
+		r.refused(fmt.Sprintf("error: …open GPU %s: it is cut into slices, which are instances of their own: %s…", r.uuid, slices))
+		r.socket = r.path("vllm_weight_cache/0.sock") // is not looked at
+		want := fmt.Sprintf("fail   MIG                 the GPU is cut into slices, and engines run on those: %s   -> an instance for each that engines use: systemctl --user enable --now wcache@%s.socket\n", slices, one)
+		if got := r.typed("doctor"); !strings.Contains(got, want) || strings.Contains(got, "no GPU is visible") {
+			t.Errorf("doctor says\n%swant %s", got, want)
+		}
+	}
+}
+
+// On WSL2 the driver of Windows shows nothing in /proc, and nothing that is advised for
+// Linux helps.
+func testWSL(t *testing.T, dir string) {
+	r := newRig(t, dir)
+	must(t, os.RemoveAll(r.path("root/proc/driver")), os.MkdirAll(r.path("root/proc/sys/kernel"), 0o700),
+		os.WriteFile(r.path("root/proc/sys/kernel/osrelease"), []byte("5.15.167.4-microsoft-standard-WSL2\n"), 0o600))
+	r.serve("0")
+	r.refused(`error: find GPU "0": /proc/driver/nvidia has 0 GPUs, 0 of this name:  (this is WSL2, where the GPU is Windows's and its memory can't be shared: use the host's, wcache@host.socket)`)
 }
 
 // The daemon maps no library of the driver and has no file of it open, whatever it

@@ -94,6 +94,43 @@ func find(library, uuid string) (*GPU, error) {
 	return &g, nil
 }
 
+// Slices gives the uuids of the MIG slices that a GPU is cut into, none where it is whole
+// or the library knows of no such thing. It may keep the caller as [Find] may. The error is
+// as of that.
+func Slices(uuid string) ([]string, error) { return slicesOf(libraryName, uuid) }
+
+func slicesOf(library, uuid string) ([]string, error) {
+	lib := nvml.New(nvml.WithLibraryPath(library))
+	if r := lib.Init(); r != nvml.SUCCESS {
+		return nil, noDriver(library, r)
+	}
+	defer func() { _ = lib.Shutdown() }() // all is read by then
+	for _, call := range []string{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"} {
+		if lib.Extensions().LookupSymbol(call) != nil { // calling it would end the process
+			return nil, nil
+		}
+	}
+	d, r := lib.DeviceGetHandleByUUID(uuid)
+	if r != nvml.SUCCESS {
+		return nil, fmt.Errorf("open GPU %s: %w", uuid, r)
+	}
+	most, r := d.GetMaxMigDeviceCount()
+	if r != nvml.SUCCESS {
+		return nil, nil // as of GPUs that can't be cut
+	}
+	var list []string
+	for i := range most {
+		slice, r := d.GetMigDeviceHandleByIndex(i)
+		if r != nvml.SUCCESS { // not all places are taken
+			continue
+		}
+		if id, r := slice.GetUUID(); r == nvml.SUCCESS {
+			list = append(list, id)
+		}
+	}
+	return list, nil
+}
+
 // anyLost is why a GPU of the machine can't be opened.
 func anyLost(lib nvml.Interface) nvml.Return {
 	n, _ := lib.DeviceGetCount()

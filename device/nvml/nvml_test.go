@@ -72,6 +72,7 @@ func TestRead(t *testing.T) {
 	}
 
 	testFind(t, library)
+	testSlices(t, library)
 
 	for result, do := range map[string]string{
 		"9":  "load the kernel module: modprobe nvidia",
@@ -88,6 +89,22 @@ func TestRead(t *testing.T) {
 }
 
 // testFind has one GPU after another in each state.
+func testSlices(t *testing.T, library string) {
+	file := filepath.Join(t.TempDir(), "machine")
+	t.Setenv("FAKE_NVML", file)
+	if err := os.WriteFile(file, []byte("gpu GPU-whole\ngpu GPU-cut\nslice MIG-1\nslice MIG-2\ngpu GPU-odd\nfail 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for uuid, want := range map[string][]string{"GPU-whole": nil, "GPU-cut": {"MIG-1", "MIG-2"}} {
+		if got, err := slicesOf(library, uuid); err != nil || cmp.Diff(want, got) != "" {
+			t.Errorf("%s: got %q, %v, want %q", uuid, got, err, want)
+		}
+	}
+	if got, err := slicesOf(library, "GPU-odd"); err == nil {
+		t.Errorf("one that isn't there has %q", got)
+	}
+}
+
 func testFind(t *testing.T, library string) {
 	const whole, slice = "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca", "MIG-11111111-2222-3333-4444-555555555555"
 	file := filepath.Join(t.TempDir(), "machine")

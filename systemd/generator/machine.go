@@ -37,7 +37,10 @@ type Machine struct {
 	GPUs []GPU
 	// FIPS is whether the kernel runs in FIPS mode, where md5 may be forbidden.
 	FIPS bool
-	UID  int
+	// WSL is whether the kernel is that of Windows's subsystem for Linux, whose GPUs are
+	// Windows's.
+	WSL bool
+	UID int
 	// TempDir is where a Python program with this environment keeps temporary
 	// files, empty if it would find no place.
 	TempDir string
@@ -93,6 +96,9 @@ func Read(root string, uid int, env func(string) string) Machine {
 	// Without the file the kernel has no FIPS mode.
 	fips, _ := os.ReadFile(filepath.Join(root, "proc/sys/crypto/fips_enabled"))
 	m.FIPS = string(bytes.TrimSpace(fips)) == "1"
+	// Such as 5.15.167.4-microsoft-standard-WSL2.
+	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease"))
+	m.WSL = bytes.Contains(bytes.ToLower(release), []byte("microsoft"))
 	m.GPUs, m.Notes = gpus(filepath.Join(root, "proc/driver/nvidia/gpus"))
 	if m.TempDir = tempDir(env); m.TempDir == "" {
 		m.Notes = append(m.Notes, "no directory for temporary files can be written: set TMPDIR")

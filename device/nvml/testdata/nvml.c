@@ -195,6 +195,23 @@ int nvmlDeviceIsMigDeviceHandle(struct gpu *g, unsigned *is) {
 	return OK;
 }
 
+int nvmlDeviceGetMaxMigDeviceCount(struct gpu *g, unsigned *n) {
+	CALLED("nvmlDeviceGetMaxMigDeviceCount", g);
+	*n = g->whole ? 0 : 7;
+	return OK;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *g, unsigned index, struct gpu **slice) {
+	CALLED("nvmlDeviceGetMigDeviceHandleByIndex", g);
+	for (int i = 0; i < count; i++) {
+		if (all[i].whole != g || index--)
+			continue;
+		*slice = &all[i];
+		return OK;
+	}
+	return NOT_FOUND;
+}
+
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct gpu *g, struct gpu **device) {
 	*device = g->whole;
 	return OK;
