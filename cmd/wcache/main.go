@@ -18,6 +18,7 @@ import (
 	"os/user"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -195,12 +196,13 @@ func (a *app) engineSocket() string {
 	return client.Socket(a.env, os.Getuid(), a.gpu)
 }
 
-// userName is who this user is, as loginctl calls him.
+// userName is who this user is, as loginctl calls him, or his number where nobody knows
+// a name.
 func (a *app) userName() string {
-	if u, err := user.Current(); err == nil {
+	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
 		return u.Username
 	}
-	return a.env("USER")
+	return strconv.Itoa(os.Getuid())
 }
 
 // outputSchema is the number of what commands print in JSON, other than status,

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -26,7 +25,7 @@ type metric struct {
 }
 
 type sample struct {
-	labels []string // names and values by turns, beside the instance
+	labels []string // names and values by turns, beside the instance and the user
 	value  float64
 }
 
@@ -37,13 +36,13 @@ func (a *app) metrics(ctx context.Context) error {
 	var no *control.Error
 	switch {
 	case err == nil:
-		return writeMetrics(a.out, s.Instance, metricsOf(*s))
+		return a.writeMetrics(metricsOf(*s))
 	case ctx.Err() != nil:
 		return err
 	case !errors.As(err, &no) || no.Code != control.CodeNotRunning:
 		say(a.err, "wcache: %s\n", a.describe(err).Message) // it is there, and yet not up
 	}
-	return writeMetrics(a.out, a.gpu, []metric{up(0)})
+	return a.writeMetrics([]metric{up(0)})
 }
 
 func up(value float64) metric {
@@ -124,14 +123,15 @@ func gpuMetrics(g control.GPU) []metric {
 	return list
 }
 
-// writeMetrics writes metrics of an instance, in one piece: whoever reads a file
-// of half of them would see counters go.
-func writeMetrics(out io.Writer, instance string, list []metric) error {
+// writeMetrics writes metrics of the instance, in one piece: whoever reads a file of half
+// of them would see counters go. A series is the same whether the daemon runs or not, so
+// it is named by what was asked for, and apart from that of another user.
+func (a *app) writeMetrics(list []metric) error {
 	var b strings.Builder
 	for _, m := range list {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", m.name, m.help, m.name, m.kind)
 		for _, s := range m.samples {
-			labels := append([]string{"cache", instance}, s.labels...)
+			labels := append([]string{"cache", a.instance(), "user", a.userName()}, s.labels...)
 			var pairs []string
 			for i := 0; i < len(labels); i += 2 {
 				pairs = append(pairs, labels[i]+`="`+escape.Replace(visible.Text(labels[i+1]))+`"`)
@@ -139,7 +139,7 @@ func writeMetrics(out io.Writer, instance string, list []metric) error {
 			fmt.Fprintf(&b, "%s{%s} %s\n", m.name, strings.Join(pairs, ","), strconv.FormatFloat(s.value, 'f', -1, 64))
 		}
 	}
-	if _, err := io.WriteString(out, b.String()); err != nil {
+	if _, err := a.out.Write([]byte(b.String())); err != nil {
 		return fmt.Errorf("write metrics: %w", err)
 	}
 	return nil

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -51,8 +52,8 @@ func checkMetrics(text string) error {
 			return wrong("no help and type before it")
 		case seen[m[1]+m[2]]:
 			return wrong("a second time")
-		case !strings.HasPrefix(m[2], `cache="`):
-			return wrong("of no instance")
+		case !regexp.MustCompile(`^cache="[^"]+",user="[^"]+"`).MatchString(m[2]):
+			return wrong("of no instance and user")
 		}
 		seen[m[1]+m[2]] = true
 		if _, err := strconv.ParseFloat(m[3], 64); err != nil {
@@ -72,7 +73,8 @@ func TestMetrics(t *testing.T) {
 		GPU:     &control.GPU{UUID: "GPU-1", Name: "NVIDIA H200", Driver: "580.1", State: "ok", Total: 100, Used: 60, Free: 40, Unowned: 50, Processes: []control.GPUProcess{{}}},
 	}
 	var out bytes.Buffer
-	if err := writeMetrics(&out, s.Instance, metricsOf(s)); err != nil {
+	a := &app{out: &out, gpu: "0"}
+	if err := a.writeMetrics(metricsOf(s)); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkMetrics(out.String()); err != nil {
@@ -81,7 +83,7 @@ func TestMetrics(t *testing.T) {
 	var samples []string
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "#") {
-			samples = append(samples, strings.TrimSuffix(strings.ReplaceAll(line, `cache="0"`, ""), "\n"))
+			samples = append(samples, strings.TrimSuffix(strings.ReplaceAll(line, fmt.Sprintf(`cache="0",user="%s"`, a.userName()), ""), "\n"))
 		}
 	}
 	want := []string{
@@ -120,13 +122,45 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// A series is the same whether the daemon answers or not, by whatever it was asked for: T8.
+// Another user's is another one: T7.
+func TestMetricsIdentity(t *testing.T) {
+	up := regexp.MustCompile(`(?m)^wcache_up(\{.*\}) ([01])$`)
+	series := func(args ...string) (labels, value string) {
+		t.Helper()
+		said, exit := command(t.Context(), append(args, "status", "--prometheus")...)
+		m := up.FindStringSubmatch(said)
+		if exit != 0 || m == nil {
+			t.Fatalf("exit %d\n%s", exit, said)
+		}
+		return m[1], m[2]
+	}
+	for _, instance := range []string{"host", "0", "something else"} { // as the daemon calls itself
+		line, err := json.Marshal(control.Reply{Final: true, Status: &control.Status{Instance: instance}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		socket := serveOne(t, string(line))
+		running, one := series("--socket", socket)
+		absent, zero := series("--socket", socket) // which answers once
+		want := fmt.Sprintf(`{cache="s",user=%q}`, (&app{}).userName())
+		if running != want || absent != want || one != "1" || zero != "0" {
+			t.Errorf("%s: up %s %s, down %s %s, want %s", instance, running, one, absent, zero, want)
+		}
+	}
+	if labels, value := series("--gpu", "7"); labels != fmt.Sprintf(`{cache="7",user=%q}`, (&app{}).userName()) || value != "0" {
+		t.Errorf("by its number: %s %s", labels, value)
+	}
+}
+
 // The check tells what isn't the format.
 func TestCheckMetrics(t *testing.T) {
 	for _, text := range []string{
-		"wcache_up{cache=\"0\"} 1\n",
-		"# HELP a b\n# TYPE a counter\na{cache=\"0\"} 1\n",
-		"# HELP a b\n# TYPE a gauge\na{cache=\"0\"} 1\na{cache=\"0\"} 1\n",
-		"# HELP a b\n# TYPE a gauge\na{cache=\"0\"} one\n",
+		"wcache_up{cache=\"0\",user=\"ada\"} 1\n",
+		"# HELP a b\n# TYPE a counter\na{cache=\"0\",user=\"ada\"} 1\n",
+		"# HELP a b\n# TYPE a gauge\na{cache=\"0\",user=\"ada\"} 1\na{cache=\"0\",user=\"ada\"} 1\n",
+		"# HELP a b\n# TYPE a gauge\na{cache=\"0\",user=\"ada\"} one\n",
+		"# HELP a b\n# TYPE a gauge\na{cache=\"0\"} 1\n",
 		"# HELP a b\n# TYPE a gauge\na{} 1\n",
 		"# HELP a b\n# HELP a b\n",
 	} {

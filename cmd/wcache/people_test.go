@@ -113,6 +113,7 @@ func sameEachDay(text string, replace map[string]string) string {
 		{`in \d+(\.\d+)? m?s\b`, "in 18.4 s"},
 		{`now, [\d.]+ [KMG]?i?B/s`, "now, 1.9 GiB/s"},
 		{`, [\d.]+ [KMG]?i?B/s`, ", 1.9 GiB/s"},
+		{`user="[^"]*"`, `user="ada"`},
 		{`(wcache_start_time_seconds\{[^}]*\}) \S+`, "$1 1796000000.5"},
 		{`(wcache_load_seconds_total\{[^}]*\}) \S+`, "$1 18.4"},
 	} {

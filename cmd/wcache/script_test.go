@@ -43,6 +43,7 @@ func TestScript(t *testing.T) {
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			e.Setenv("HF_HUB_CACHE", filepath.Join(e.WorkDir, "hub"))
+			e.Setenv("ME", (&app{}).userName())
 			e.Setenv("WIRE", filepath.Join(data, "wire"))
 			e.Setenv("CHECKPOINTS", filepath.Join(data, "checkpoints"))
 			e.Setenv("CONTROL", filepath.Join(data, "../control"))
