@@ -135,6 +135,9 @@ func (s *Server) barred(p peer) error {
 		return nil
 	case p.pid != 0: // an engine whose end can be waited for
 		mend += fmt.Sprintf(", or set handles = %q in wcache.toml", other)
+		if other == config.HandlesLegacy {
+			mend += ", with which weights go with the daemon"
+		}
 	}
 	return fmt.Errorf("the engine %s it can't reach this process's memory: %s", what, mend)
 }

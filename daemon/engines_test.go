@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -206,45 +207,59 @@ func TestBarriers(t *testing.T) {
 	mapped := start(t, nil)
 	value := start(t, func(s *setup) { s.Config.Handles = config.HandlesValue })
 	wantAnswer(t, engineAsk(t, mapped.target, getState(t, key(t, "llama-tp1r0"))), "ok")
-	for _, tt := range []struct {
-		name, role string
-		how        *syscall.SysProcAttr
-		want       string
-	}{
-		{"group", "weak engine", &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 12345}},
-			"the engine is of group 12345 and this process of 0, so that it can't reach this process's memory: start both as the same group, without newgrp, or set handles = \"value\" in wcache.toml"},
-		{"capabilities", "weak engine", nil,
-			"the engine has fewer capabilities than this process, so that it can't reach this process's memory: start both with the same, or set handles = \"value\" in wcache.toml"},
-		{"pid", "engine", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID},
-			"the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"value\" in wcache.toml"},
-		{"user", "engine", within(syscall.CLONE_NEWUSER, 0),
-			"the engine is in another user namespace, where it can't reach this process's memory: run the two in one, or set handles = \"value\" in wcache.toml"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			ask := func(socket string) *process {
-				p := &process{Cmd: exec.Command("/proc/self/exe", tt.role, socket), dir: t.TempDir()}
-				p.SysProcAttr = tt.how
-				if err := p.begin(); err != nil {
-					t.Skipf("no such process can be made here: %v; the others are tried", err)
+	var refused atomic.Int64
+	t.Run("each", func(t *testing.T) {
+		for _, tt := range []struct {
+			name, role string
+			how        *syscall.SysProcAttr
+			want       string
+		}{
+			{"group", "weak engine", &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 12345}},
+				"the engine is of group 12345 and this process of 0, so that it can't reach this process's memory: start both as the same group, without newgrp, or set handles = \"value\" in wcache.toml"},
+			{"capabilities", "weak engine", nil,
+				"the engine has fewer capabilities than this process, so that it can't reach this process's memory: start both with the same, or set handles = \"value\" in wcache.toml"},
+			{"pid", "engine", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID},
+				"the engine is in another pid namespace, where it can't reach this process's memory: run the two in one, such as with --pid=host, or set handles = \"value\" in wcache.toml"},
+			{"user", "engine", within(syscall.CLONE_NEWUSER, 0),
+				"the engine is in another user namespace, where it can't reach this process's memory: run the two in one, or set handles = \"value\" in wcache.toml"},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				ask := func(socket string) *process {
+					p := &process{Cmd: exec.Command("/proc/self/exe", tt.role, socket), dir: t.TempDir()}
+					p.SysProcAttr = tt.how
+					if err := p.begin(); err != nil {
+						t.Skipf("no such process can be made here: %v; the others are tried", err)
+					}
+					t.Cleanup(p.end)
+					p.send(t, getState(t, key(t, "llama-tp1r0")))
+					return p
 				}
-				t.Cleanup(p.end)
-				p.send(t, getState(t, key(t, "llama-tp1r0")))
-				return p
-			}
-			if got := ask(value.target).line(t); got != "ok" {
-				t.Error("by value:", got)
-			}
-			p := ask(mapped.target)
-			if got := p.line(t); got != "mismatch  ["+tt.want {
-				t.Error(got)
-			}
-			// It maps nothing of what is there, and charges itself for no more.
-			p.send(t, recorded(t, "0.33.0-get_memory"))
-			if got := p.line(t); got != "ok 0 bytes" {
-				t.Error(got)
-			}
-		})
+				if got := ask(value.target).line(t); got != "ok" {
+					t.Error("by value:", got)
+				}
+				p := ask(mapped.target)
+				refused.Add(1)
+				if got := p.line(t); got != "mismatch  ["+tt.want {
+					t.Error(got)
+				}
+				// It maps nothing of what is there, and charges itself for no more.
+				p.send(t, recorded(t, "0.33.0-get_memory"))
+				if got := p.line(t); got != "ok 0 bytes" {
+					t.Error(got)
+				}
+			})
+		}
+	})
+	// They count as others that are refused do, and the last is remembered: T19.
+	counts := mapped.status(t).Counts
+	if n := refused.Load(); counts.Refused != n || counts.Misses[control.MissRefused] != n || counts.Hits != 0 {
+		t.Errorf("of %d that were refused are counted %+v", n, counts)
+	}
+	reply, err := client.Do(t.Context(), mapped.control, control.Request{Method: control.MethodMisses}, nil)
+	do(t, err)
+	if m := reply.Misses[0]; m.Reason != control.MissRefused || !strings.HasPrefix(m.Message, "the engine ") || !strings.Contains(m.Message, "can't reach this process's memory") {
+		t.Errorf("remembered is %+v", m)
 	}
 }
 

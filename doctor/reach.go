@@ -39,7 +39,11 @@ func (m *Machine) without() string {
 
 // otherwise is what helps where the daemon can't be reached.
 func (m *Machine) otherwise() string {
-	return fmt.Sprintf(", or set handles = %q in wcache.toml", m.without())
+	how := fmt.Sprintf(", or set handles = %q in wcache.toml", m.without())
+	if m.without() == config.HandlesLegacy {
+		how += ", with which weights go with the daemon"
+	}
+	return how
 }
 
 // ptrace looks at Yama: from 2 on no process of this user may take descriptors
