@@ -162,7 +162,7 @@ func TestUnknownModels(t *testing.T) {
 		{"model id", "meta-llama/Llama-3.1-8B", "mismatch: checkpoint; …meta-llama/Llama-3.1-8B…" + home + "…"},
 		{"relative path", "./llama", "mismatch: checkpoint; …./llama…"},
 		{"path to nothing", "/none/llama/", "mismatch: checkpoint; …/none/llama…"},
-		{"hash", strings.Repeat("0", 32), "mismatch: checkpoint; no model directory with the checkpoint hash 00000000000000000000000000000000 is known…(add its folder to roots in wcache.toml, or run: wcache warm DIR)"},
+		{"hash", strings.Repeat("0", 32), "mismatch: checkpoint; no model directory with the checkpoint hash 00000000000000000000000000000000 is known…(add its folder to roots in wcache.toml, or run: wcache warm DIR; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)"},
 		{"empty", "", "mismatch: checkpoint; …"},
 		{"path", llama, "ok"},
 		{"path with a slash", llama + "/", "ok"},

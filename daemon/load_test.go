@@ -159,7 +159,7 @@ func TestLoadTimeout(t *testing.T) {
 		s.Config.LoadTimeout = config.Duration(300 * time.Millisecond)
 	})
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))),
-		"error: load model: it took longer than 300ms (load_timeout in wcache.toml allows more)")
+		"error: load model: it took longer than 300ms (load_timeout in wcache.toml allows more; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)")
 }
 
 // A loader that can't be started is said to be so.
@@ -181,7 +181,7 @@ func TestBudget(t *testing.T) {
 		t.Fatal(got)
 	}
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))),
-		fmt.Sprintf("error: make room: the model takes 212736 bytes and the budget is 400000; held are 212992 bytes of …/llama (…, exe pid %d) (wcache evict frees what is held, budget in wcache.toml allows more)", engine.Process.Pid))
+		fmt.Sprintf("error: make room: the model takes 212736 bytes and the budget is 400000; held are 212992 bytes of …/llama (…, exe pid %d) (wcache evict frees what is held, budget in wcache.toml allows more; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)", engine.Process.Pid))
 	engine.kill()
 	testmain.Eventually(t, "the engine is noticed to be gone", func() bool { return len(i.entry(t, key(t, "llama-tp1r0")).Engines) == 0 })
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")

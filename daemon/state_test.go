@@ -95,7 +95,7 @@ func TestPinnedOnly(t *testing.T) {
 	root, err := filepath.Abs(checkpoints)
 	do(t, err)
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))),
-		fmt.Sprintf(`mismatch: checkpoint; policy is "pinned" and %s/qwen2 is not pinned (set pins = [%q] in wcache.toml)`, root, root+"/qwen2"))
+		fmt.Sprintf(`mismatch: checkpoint; policy is "pinned" and %s/qwen2 is not pinned (set pins = [%q] in wcache.toml; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)`, root, root+"/qwen2"))
 	do(t, i.configure(func(c *config.Config) { c.Pins = append(c.Pins, root+"/qwen2") }, nil))
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")
 	if e := i.entry(t, key(t, "qwen2-tp1r0")); e == nil || !e.Pinned {

@@ -35,7 +35,7 @@ func TestTwins(t *testing.T) {
 	i := start(t, on(root))
 	request := getState(t, key(t, "llama-tp1r0"))
 	wantAnswer(t, engineAsk(t, i.target, request), fmt.Sprintf(
-		"mismatch: checkpoint; 2 model directories have the same headers and different weights: %s, %s (start the engine as: vllm serve %s; or name the one that is meant in wcache.toml: pins = [%q])", a, b, a, a))
+		"mismatch: checkpoint; 2 model directories have the same headers and different weights: %s, %s (start the engine as: vllm serve %s; or name the one that is meant in wcache.toml: pins = [%q]; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)", a, b, a, a))
 	for _, pin := range []string{b, a} {
 		do(t, i.configure(func(c *config.Config) { c.Pins = []string{pin} }, nil))
 		r := engineAsk(t, i.target, request)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/wcache/wcache/cache"
@@ -44,7 +45,7 @@ func (s *Server) refuse(err error) []byte {
 	}
 	var no *resolve.Refusal
 	if errors.As(err, &no) {
-		return protocol.Mismatch([]string{no.Field, visible.Line(withHint(no.Reason, no.Hint))})
+		return protocol.Mismatch([]string{no.Field, visible.Line(withHint(no.Reason, s.hint(err)))})
 	}
 	return protocol.Error(visible.Line(withHint(err.Error(), s.hint(err))))
 }
@@ -68,8 +69,22 @@ func (s *Server) controlError(err error) *control.Error {
 	return out
 }
 
-// hint is what to do about an error, "" where only time helps.
+// hint is what to do about an error, "" where only time helps. What is changed in the
+// configuration counts when that is read again.
 func (s *Server) hint(err error) string {
+	text := s.advice(err)
+	if strings.Contains(text, "wcache.toml") {
+		text += "; after a change of wcache.toml: " + s.reread()
+	}
+	return text
+}
+
+// reread is how a configuration that was changed comes to count.
+func (s *Server) reread() string {
+	return "systemctl --user reload wcache@" + s.o.Instance + ".service, or SIGHUP"
+}
+
+func (s *Server) advice(err error) string {
 	var no *resolve.Refusal
 	var unsure *resolve.Uncertain
 	var differs *Mismatch
@@ -94,7 +109,7 @@ func (s *Server) hint(err error) string {
 	case errors.As(err, &hung):
 		return "see why the file system does not answer; other models are served meanwhile"
 	case errors.As(err, &differs):
-		return `policy is "pinned": evict what is held first`
+		return `policy is "pinned": evict what is held first, which frees it`
 	case errors.As(err, &inUse):
 		return "end the engines, or evict with --force: they keep what they have mapped"
 	case errors.As(err, &none):
@@ -108,7 +123,7 @@ func (s *Server) hint(err error) string {
 	case errors.As(err, &slow):
 		return "load_timeout in wcache.toml allows more"
 	case errors.As(err, &fault):
-		return "mend it, then have it read: systemctl --user reload wcache@" + s.o.Instance + ".service, or SIGHUP"
+		return "mend it, then have it read: " + s.reread()
 	case errors.As(err, &gone):
 		return gone.health.Reason
 	case errors.As(err, &failed):

@@ -311,7 +311,7 @@ var faults = []fault{
 		*d = Driver{Fault: "libcuda.so.1: cannot open shared object file", Mend: "install the NVIDIA driver, or start the container with its GPUs (nvidia-container-toolkit)"}
 	})},
 	{"the driver was updated under a running system", driver(func(d *Driver) {
-		*d = Driver{Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine"}
+		*d = Driver{Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold"}
 	})},
 	{"the driver hangs", func(_ *testing.T, b *bench) {
 		b.Driver = func(ctx context.Context, _ string) (*Driver, error) { return silent[Driver](ctx) }
@@ -319,7 +319,7 @@ var faults = []fault{
 	{"the driver's child fails", func(_ *testing.T, b *bench) {
 		b.Driver = func(context.Context, string) (*Driver, error) { return nil, os.ErrPermission }
 	}},
-	{"the GPU is lost", driver(func(d *Driver) { d.State, d.Reason = "lost", "restart the machine" })},
+	{"the GPU is lost", driver(func(d *Driver) { d.State, d.Reason = "lost", "restart the machine, which frees what all instances hold" })},
 	{"NVML can't be asked", driver(func(d *Driver) { d.State, d.Reason, d.Version = "unknown", "no libnvidia-ml.so.1", "" })},
 	{"one process at a time", driver(func(d *Driver) { d.ComputeMode = 3 })},
 	{"no process at all", driver(func(d *Driver) { d.ComputeMode = 2 })},

@@ -39,7 +39,7 @@ func (m *Machine) without() string {
 
 // otherwise is what helps where the daemon can't be reached.
 func (m *Machine) otherwise() string {
-	how := fmt.Sprintf(", or set handles = %q in wcache.toml", m.without())
+	how := fmt.Sprintf(", or set handles = %q in wcache.toml (systemctl --user reload %s)", m.without(), m.unitName("service"))
 	if m.without() == config.HandlesLegacy {
 		how += ", with which weights go with the daemon"
 	}

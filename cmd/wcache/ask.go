@@ -79,7 +79,7 @@ func (a *app) notRunning() (message, hint string) {
 		message = fmt.Sprintf("cannot reach %s: %s was removed, and somebody listens on it", a.name(), socket)
 		hint = "a daemon that made it by itself makes it again within seconds"
 		if a.socket == "" {
-			hint += fmt.Sprintf("; else: systemctl --user restart wcache@%s.socket", a.gpu)
+			hint += fmt.Sprintf("; else: systemctl --user restart wcache@%s.socket, which keeps what a daemon holds by descriptors", a.gpu)
 		}
 		return message, hint
 	case a.othersSocket(socket):

@@ -149,7 +149,7 @@ func TestRemovedSocket(t *testing.T) {
 	a := &app{out: &out, err: &errs, env: func(n string) string { return env[n] }}
 	exit := a.execute(t.Context(), []string{"status"})
 	want := fmt.Sprintf("wcache: error: cannot reach wcache@0: %s was removed, and somebody listens on it\n"+
-		"wcache: hint: a daemon that made it by itself makes it again within seconds; else: systemctl --user restart wcache@0.socket\n", socket)
+		"wcache: hint: a daemon that made it by itself makes it again within seconds; else: systemctl --user restart wcache@0.socket, which keeps what a daemon holds by descriptors\n", socket)
 	if diff := cmp.Diff(want, out.String()+errs.String()); diff != "" || exit != exitNotRunning {
 		t.Errorf("exit %d (-want +got):\n%s", exit, diff)
 	}

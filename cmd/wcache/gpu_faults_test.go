@@ -55,13 +55,13 @@ func testDriverUpdated(t *testing.T, dir string) {
 	r.gets("llama-tp1r0").end()
 	r.faults("FAKE_CUDA_FAIL=cuInit:1:803")
 	r.nvml("init 18")
-	const restart = "the driver was updated while it was in use: restart the machine, or load its kernel modules anew"
+	const restart = "the driver was updated while it was in use: restart the machine, which frees what all instances hold, or load its kernel modules anew when nothing uses it"
 	r.eventually("the status says so", func() bool {
 		s := r.status()
 		return s.GPU != nil && s.GPU.State == "unknown" && len(s.Problems) == 1 && strings.HasSuffix(s.Problems[0], restart) && len(s.Entries) == 1
 	})
 	_, answer := r.ask("0.33.0-get_state-llama-tp2r1")
-	r.like(answer, `error: load model: open device …: load GPU driver: libcuda.so.1: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was updated while its old kernel module stays loaded: restart the machine`+missing)
+	r.like(answer, `error: load model: open device …: load GPU driver: libcuda.so.1: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold`+missing)
 	if s := r.status(); len(s.Entries) != 1 || s.Counts.Loads != 1 {
 		t.Errorf("left are %+v", s.Entries)
 	}
@@ -163,7 +163,7 @@ func testLoaderHangs(t *testing.T, dir string) {
 	r.serve("0")
 	for _, call := range []string{"cuInit:1", "cuMemcpyHtoDAsync_v2:2", "cuCtxSynchronize:1"} {
 		r.faults("FAKE_CUDA_FAIL=" + call + ":hang")
-		r.refused("error: load model: it took longer than 700ms (load_timeout in wcache.toml allows more)")
+		r.refused("error: load model: it took longer than 700ms (load_timeout in wcache.toml allows more…)")
 		r.free()
 	}
 	r.faults("")

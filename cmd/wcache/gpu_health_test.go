@@ -107,12 +107,12 @@ func (r *rig) goes(fault, state, why string) {
 // service stays up, and goes on when the GPU is there again.
 func testLost(t *testing.T, dir string) {
 	r := newRig(t, dir)
-	r.goes("fail 15", "lost", "it has fallen off the bus: restart the machine; the kernel's log (dmesg, NVRM: Xid) says why")
+	r.goes("fail 15", "lost", "it has fallen off the bus: restart the machine, which frees what all instances hold; the kernel's log (dmesg, NVRM: Xid) says why")
 }
 
 func testResetRequired(t *testing.T, dir string) {
 	r := newRig(t, dir)
-	r.goes("recovery 1", "reset required", "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine; the kernel's log (dmesg, NVRM: Xid) says why")
+	r.goes("recovery 1", "reset required", "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine, which frees what all instances hold; the kernel's log (dmesg, NVRM: Xid) says why")
 }
 
 // Memory with an error that could not be corrected is given up, once, and loaded

@@ -163,7 +163,7 @@ func TestAskDriver(t *testing.T) {
 	}{
 		"well":      {"", doctor.Driver{CUDA: 13000, Exports: true, State: "ok", Version: "580.159.03", Name: "NVIDIA H200", Total: 16384 << 20, Free: 16384 << 20}},
 		"exclusive": {"FAKE_CUDA_COMPUTE_MODE=3", doctor.Driver{CUDA: 13000, Exports: true, ComputeMode: 3, State: "ok", Version: "580.159.03", Name: "NVIDIA H200", Total: 16384 << 20, Free: 16384 << 20}},
-		"mismatch":  {"FAKE_CUDA_FAIL=cuInit:1:803", doctor.Driver{Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine"}},
+		"mismatch":  {"FAKE_CUDA_FAIL=cuInit:1:803", doctor.Driver{Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold"}},
 		"too old":   {"FAKE_CUDA_VERSION=11020", doctor.Driver{Fault: "it is for CUDA 11.2", Mend: "update the NVIDIA driver to 470 or later"}},
 	} {
 		t.Run(name, func(t *testing.T) {

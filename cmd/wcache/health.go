@@ -51,9 +51,9 @@ func examine(uuid string) loader.Health {
 	}
 	switch {
 	case g.Lost():
-		h.State, h.Reason = loader.GPULost, "it has fallen off the bus: restart the machine; the kernel's log (dmesg, NVRM: Xid) says why"
+		h.State, h.Reason = loader.GPULost, "it has fallen off the bus: restart the machine, which frees what all instances hold; the kernel's log (dmesg, NVRM: Xid) says why"
 	case g.NeedsReset():
-		h.State, h.Reason = loader.GPUReset, "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine; the kernel's log (dmesg, NVRM: Xid) says why"
+		h.State, h.Reason = loader.GPUReset, "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine, which frees what all instances hold; the kernel's log (dmesg, NVRM: Xid) says why"
 	case g.Absent():
 		h.State, h.Reason = loader.GPUAbsent, "nvidia-smi -L lists the GPUs that are"
 	case g.Err != nil:

@@ -5,6 +5,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/wcache/wcache/activation"
@@ -70,7 +71,7 @@ func (s *opened) all(o serveOptions) error {
 	if len(s.listeners) == 0 {
 		return &hinted{
 			err:  errors.New("serve: no socket was passed"),
-			hint: "systemctl --user enable --now wcache@host.socket, or give --listen PATH",
+			hint: fmt.Sprintf("systemctl --user enable --now wcache@%s.socket, unless this is root, or give --listen PATH", o.instance),
 			exit: exitConfig,
 		}
 	}

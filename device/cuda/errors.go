@@ -56,7 +56,7 @@ func whatToDo(r Result, exists func(path string) bool) string {
 	case NoDevice:
 		return "no GPU is visible: nvidia-smi -L lists those of the machine, CUDA_VISIBLE_DEVICES hides some"
 	case SystemDriverMismatch:
-		return "the driver was updated while its old kernel module stays loaded: restart the machine"
+		return "the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold"
 	case SystemNotReady:
 		return "the GPUs are still being set up: is nvidia-fabricmanager running?"
 	case CompatNotSupported:

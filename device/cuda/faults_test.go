@@ -159,7 +159,7 @@ func TestNoDriver(t *testing.T) {
 		{"missing call", build(t, "cuMemCreate"), "", "", "LIBRARY: it has no cuMemCreate; " + update},
 		{"too old", library, "FAKE_CUDA_VERSION", "11020", "LIBRARY: it is for CUDA 11.2; " + update},
 		{"no GPU", library, "CUDA_VISIBLE_DEVICES", "GPU-none", "LIBRARY: cuInit: CUDA_ERROR_NO_DEVICE; no GPU is visible: nvidia-smi -L lists those of the machine, CUDA_VISIBLE_DEVICES hides some"},
-		{"updated", library, "FAKE_CUDA_FAIL", "cuInit:1:803", "LIBRARY: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was updated while its old kernel module stays loaded: restart the machine"},
+		{"updated", library, "FAKE_CUDA_FAIL", "cuInit:1:803", "LIBRARY: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold"},
 		{"no fabric", library, "FAKE_CUDA_FAIL", "cuInit:1:802", "LIBRARY: cuInit: CUDA_ERROR_SYSTEM_NOT_READY; the GPUs are still being set up: is nvidia-fabricmanager running?"},
 		{"a later result", library, "FAKE_CUDA_FAIL", "cuInit:1:12345", "LIBRARY: cuInit: CUDA error 12345; nvidia-smi and the kernel's log may say more"},
 	} {

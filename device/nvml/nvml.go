@@ -267,7 +267,7 @@ func noDriver(library string, r nvml.Return) error {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		e.Do = "load the kernel module: modprobe nvidia"
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		e.Do = "the driver was updated while it was in use: restart the machine, or load its kernel modules anew"
+		e.Do = "the driver was updated while it was in use: restart the machine, which frees what all instances hold, or load its kernel modules anew when nothing uses it"
 	case nvml.ERROR_NO_PERMISSION:
 		e.Do = "see who may open /dev/nvidiactl"
 	}

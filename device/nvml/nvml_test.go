@@ -76,7 +76,7 @@ func TestRead(t *testing.T) {
 
 	for result, do := range map[string]string{
 		"9":  "load the kernel module: modprobe nvidia",
-		"18": "the driver was updated while it was in use: restart the machine, or load its kernel modules anew",
+		"18": "the driver was updated while it was in use: restart the machine, which frees what all instances hold, or load its kernel modules anew when nothing uses it",
 		"4":  "see who may open /dev/nvidiactl",
 		"99": "see what nvidia-smi says",
 	} {
