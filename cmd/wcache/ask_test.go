@@ -74,6 +74,23 @@ func TestHangingDaemon(t *testing.T) {
 	}
 }
 
+// Nor is one that the service manager starts in vain.
+func TestStartInVain(t *testing.T) {
+	dir := manualDir(t)
+	socket := filepath.Join(dir, "vllm_weight_cache/0.sock")
+	must(t, os.Mkdir(filepath.Dir(socket), 0o700))
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	defer l.Close()
+	env := map[string]string{"XDG_RUNTIME_DIR": dir}
+	a := &app{gpu: "0", env: func(n string) string { return env[n] }}
+	got := a.describe(a.start(t.Context(), 50*time.Millisecond))
+	want := control.Error{Code: control.CodeFailed, Message: fmt.Sprintf("ask %q: it has not started within 50ms", socket), Hint: "systemctl --user status wcache@0.service says why"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // asNobody runs a command as a user without rights.
 func asNobody(t *testing.T, args ...string) (said string, exit int) {
 	t.Helper()

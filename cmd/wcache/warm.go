@@ -76,7 +76,7 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	var no *control.Error
 	if errors.As(err, &no) && no.Code == control.CodeNotRunning {
 		// Unlike all else this is meant to start an idle instance.
-		if err = a.start(cmd.Context()); err == nil {
+		if err = a.start(cmd.Context(), startTime); err == nil {
 			reply, err = a.ask(cmd.Context(), request, show)
 		}
 	}
@@ -102,9 +102,9 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 // startTime is much more than a daemon takes to start, with all that it takes over.
 const startTime = time.Minute
 
-// start has an instance started whose socket waits.
-func (a *app) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it has not started within %v", startTime))
+// start has an instance started whose socket waits, within its time.
+func (a *app) start(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has not started within %v", limit))
 	defer cancel()
 	err := client.Start(ctx, a.engineSocket())
 	if err != nil && ctx.Err() != nil && a.socket == "" {
