@@ -183,7 +183,7 @@ func TestTooLong(t *testing.T) {
 	err := fmt.Errorf("encode reply: %w", &protocol.FrameSizeError{Bytes: 1<<34 + 1, Limit: protocol.MaxReply})
 	r, err := protocol.DecodeReply(i.refuse(tooLong(err)))
 	do(t, err)
-	wantAnswer(t, r, `mismatch: checkpoint; a reply by value has at most 17179869184 bytes, and this one has 17179869185 (set handles = "mapped" in wcache.toml)`)
+	wantAnswer(t, r, `mismatch: checkpoint; a reply by value has at most 17179869184 bytes, and this one has 17179869185 (set handles = "mapped" in wcache.toml; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)`)
 }
 
 // pair is a connected pair of sockets.

@@ -319,7 +319,9 @@ var faults = []fault{
 	{"the driver's child fails", func(_ *testing.T, b *bench) {
 		b.Driver = func(context.Context, string) (*Driver, error) { return nil, os.ErrPermission }
 	}},
-	{"the GPU is lost", driver(func(d *Driver) { d.State, d.Reason = "lost", "restart the machine, which frees what all instances hold" })},
+	{"the GPU is lost", driver(func(d *Driver) {
+		d.State, d.Reason = "lost", "restart the machine, which frees what all instances hold"
+	})},
 	{"NVML can't be asked", driver(func(d *Driver) { d.State, d.Reason, d.Version = "unknown", "no libnvidia-ml.so.1", "" })},
 	{"one process at a time", driver(func(d *Driver) { d.ComputeMode = 3 })},
 	{"no process at all", driver(func(d *Driver) { d.ComputeMode = 2 })},
