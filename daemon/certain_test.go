@@ -143,7 +143,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	do(t, err)
 	ctx, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- w.s.Serve(ctx, []Listener{{UnixListener: l, Role: Target}}) }()
+	go func() { served <- w.s.Serve(ctx, []Listener{{UnixListener: l, Role: Target, Claim: lock}}) }()
 	w.end = func() {
 		end()
 		do(t, <-served, lock.Close())

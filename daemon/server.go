@@ -110,7 +110,7 @@ type Server struct {
 	gpu      guard
 	choices  choices
 	compares calls
-	own      ownSockets
+	claims   claims
 	checks   chan struct{} // a token for each request that looks at files
 
 	hashing   *hashing
@@ -251,7 +251,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	var keeping sync.WaitGroup
 	keeping.Go(func() { s.keepManifest(s.ctx) })
 	keeping.Go(func() { s.keepStatus(s.ctx) })
-	keeping.Go(func() { s.keepSockets(s.ctx, listeners) })
+	keeping.Go(func() { s.keepClaims(s.ctx, listeners) })
 	keeping.Go(func() { s.keepHashing(s.ctx) })
 	var err error
 	for ctx.Err() == nil && err == nil {

@@ -14,39 +14,39 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// socketsEvery is how often the files of the sockets are looked at: a few system calls
+// claimsEvery is how often the files of the sockets are looked at: a few system calls
 // for each. A directory is not watched, since a watch ends with what it watches.
-const socketsEvery = 2 * time.Second
+const claimsEvery = 2 * time.Second
 
-// ownSockets is what is wrong with the files of the sockets. Safe for concurrent use.
-type ownSockets struct {
+// claims is what is wrong with the files of the sockets. Safe for concurrent use.
+type claims struct {
 	mu    sync.Mutex
 	wrong []error // by listener, nil for all that is well
 }
 
 // problems are what is wrong now.
-func (p *ownSockets) problems() []error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return append([]error(nil), p.wrong...)
+func (c *claims) problems() []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]error(nil), c.wrong...)
 }
 
 // note takes in what is wrong with a socket's files, and reports whether that is news.
-func (p *ownSockets) note(i int, err error) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.wrong) <= i {
-		p.wrong = append(p.wrong, nil)
+func (c *claims) note(i int, err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.wrong) <= i {
+		c.wrong = append(c.wrong, nil)
 	}
-	before := p.wrong[i]
-	p.wrong[i] = err
+	before := c.wrong[i]
+	c.wrong[i] = err
 	return err != nil && (before == nil || before.Error() != err.Error())
 }
 
-// keepSockets looks now and then whether the files of the sockets are there still, and
+// keepClaims looks now and then whether the files of the sockets are there still, and
 // serves on those that had to be made anew, until ctx is done. It runs beside the
 // requests: a file system may hang.
-func (s *Server) keepSockets(ctx context.Context, listeners []Listener) {
+func (s *Server) keepClaims(ctx context.Context, listeners []Listener) {
 	anew := make([]*net.UnixListener, len(listeners))
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
@@ -57,7 +57,7 @@ func (s *Server) keepSockets(ctx context.Context, listeners []Listener) {
 			}
 		}
 	}()
-	tick := time.NewTicker(socketsEvery)
+	tick := time.NewTicker(claimsEvery)
 	defer tick.Stop()
 	for {
 		for i, l := range listeners {
@@ -65,7 +65,7 @@ func (s *Server) keepSockets(ctx context.Context, listeners []Listener) {
 				continue
 			}
 			made, err := l.Claim.Check()
-			if s.own.note(i, s.mendable(err)) {
+			if s.claims.note(i, s.mendable(err)) {
 				s.log.Warn("engines may not reach this daemon", "err", err)
 			}
 			if made == nil {
