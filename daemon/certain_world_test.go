@@ -389,15 +389,15 @@ func (w *world) ask(e target, pinned bool) {
 	} else if len(held) == 0 {
 		return
 	}
-	said := func() (*resolve.Started, error) {
-		if !e.evidence {
-			return nil, nil
-		}
-		return &resolve.Started{Name: e.path, Dir: e.path, By: "engine"}, nil
+	var said *resolve.Started
+	if e.evidence {
+		said = &resolve.Started{Name: e.path, Dir: e.path, By: "engine"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	hold, miss, err := w.s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) { return w.s.identify(ctx, key, said) })
+	hold, miss, err := w.s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) {
+		return w.s.identify(ctx, key, func() (*resolve.Started, error) { return said, nil })
+	})
 	to := time.Now()
 	w.doing.Lock() // what is being done has to be noted whole
 	defer w.doing.Unlock()

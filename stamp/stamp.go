@@ -55,19 +55,15 @@ func At(dir int, name string) (Info, error) { return of(dir, name, unix.AT_SYMLI
 
 func of(fd int, path string, flags int) (Info, error) {
 	var st unix.Statx_t
-	err := unix.EINTR
-	for errors.Is(err, unix.EINTR) {
-		e := unix.Statx(fd, path, flags, mask, &st)
-		if e == nil {
+	for {
+		err := unix.Statx(fd, path, flags, mask, &st)
+		switch {
+		case err == nil:
 			return info(&st), nil
+		case !errors.Is(err, unix.EINTR):
+			return Info{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
-		errno, ok := e.(unix.Errno)
-		if !ok {
-			return Info{}, fmt.Errorf("stat: %w", e)
-		}
-		err = errno
 	}
-	return Info{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 }
 
 func info(st *unix.Statx_t) Info {

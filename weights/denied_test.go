@@ -95,7 +95,7 @@ func TestDenied(t *testing.T) {
 		}
 	})
 	other := errors.New("other")
-	if err := denied(root, other); err != other {
+	if err := denied(root, other); !errors.Is(err, other) {
 		t.Errorf("another error became %v", err)
 	}
 }

@@ -46,7 +46,7 @@ func TestOrder(t *testing.T) {
 			t.Error("it got what is not there")
 		}
 		one := <-little
-		if _, err := q.Take(ctx, 9); err != why {
+		if _, err := q.Take(ctx, 9); !errors.Is(err, why) {
 			t.Errorf("got %v, want the cause", err)
 		}
 		six()

@@ -17,6 +17,7 @@ import (
 // others are, see [Config.Check].
 type Part int
 
+// The parts.
 const (
 	Architecture   Part = iota // architectures and model_type
 	ElementType                // dtype and torch_dtype

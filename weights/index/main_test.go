@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,17 +122,4 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// age sets the times of all files of a directory an hour back, which their stamps show
-// as settled a moment later.
-func age(t testing.TB, dir string) {
-	t.Helper()
-	then := time.Now().Add(-time.Hour)
-	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		return os.Chtimes(path, then, then)
-	}))
 }

@@ -145,7 +145,7 @@ func (linux) kind(file int) (kind, error) {
 		var st unix.Statfs_t
 		err := unix.Fstatfs(file, &st)
 		if err == nil {
-			return kindOf(int64(uint32(st.Type))), nil //nolint:unconvert // its type differs by architecture
+			return kindOf(int64(uint32(st.Type))), nil // st.Type is int64 here, int32 on others
 		}
 		if !errors.Is(err, unix.EINTR) {
 			return foreign, err
