@@ -31,11 +31,16 @@ type Difference struct {
 // is as it has to be. Errors are those of Fill: with one nothing is known of the
 // memory.
 func Compare(ctx context.Context, plan *layout.Plan, view device.View, o Options) (*Difference, error) {
-	if err := Check(plan, view.Bytes()); err != nil { // Fill's first step, before the table is looked at
+	if err := Check(plan, view.Bytes()); err != nil {
 		return nil, err
 	}
+	sources, err := o.sources(plan)
+	if err != nil {
+		return nil, err
+	}
+	defer closeSources(sources)
 	c := newComparison(plan.Table, view)
-	if err := Fill(ctx, plan, c, o); err != nil {
+	if err := fillFrom(ctx, sources, plan, c, o); err != nil {
 		return nil, err
 	}
 	return c.difference(), nil

@@ -115,6 +115,11 @@ func (w *worker) hash(h *Hashing, file int) error {
 	if d.Hub, err = s.hub(); err != nil {
 		return err
 	}
+	if h.Gently {
+		if err := s.openDirect(); err != nil {
+			return err
+		}
+	}
 	if d.SHA256, err = w.sum(s, h.Gently); err != nil {
 		return err
 	}
@@ -129,9 +134,6 @@ func (w *worker) sum(s *source, gently bool) (string, error) {
 	b, read := make([]byte, hashBlock), s.read
 	advice := unix.FADV_SEQUENTIAL
 	if gently {
-		if err := s.openDirect(); err != nil {
-			return "", err
-		}
 		b = make([]byte, gentleBlock)
 		read = func(b []byte, off int64) error { return w.readBlock(s, b, off) }
 		// What has to come by the cache all the same is to go first, since Linux 6.3.

@@ -4,6 +4,7 @@
 package native
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -77,6 +78,31 @@ func TestHash(t *testing.T) {
 	}
 	if err := Hash(t.Context(), Hashing{}); err != nil {
 		t.Errorf("nothing: %v", err)
+	}
+}
+
+// Gently past the page cache comes what isn't in it, but for the end of a file, and
+// through it what is.
+func TestHashGently(t *testing.T) {
+	const size = 4*gentleBlock + 1000
+	s, through, past := splitSource(t, size)
+	want := bytes.Clone(through)
+	s.cached = func(off int64, n int) bool {
+		if off/gentleBlock%2 == 0 {
+			return true
+		}
+		copy(want[off:], past[off:off+int64(n)])
+		return false
+	}
+	var read int64
+	w := &worker{ctx: t.Context(), progress: func(n int64) { read += n }}
+	defer w.aligned.free()
+	sum, err := w.sum(s, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%x", sha256.Sum256(want)); sum != want || read != size {
+		t.Errorf("digest %s of %d bytes, want %s of %d", sum, read, want, size)
 	}
 }
 

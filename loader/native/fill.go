@@ -53,12 +53,17 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) 
 	if err := Check(plan, buf.Bytes()); err != nil {
 		return err
 	}
-	sources, err := openSources(plan.Files, o.Direct && len(o.Digests.Files) == 0)
+	sources, err := o.sources(plan)
 	if err != nil {
 		return err
 	}
 	defer closeSources(sources)
 	return fillFrom(ctx, sources, plan, buf, o)
+}
+
+// sources opens a plan's files as the options want them read.
+func (o *Options) sources(plan *layout.Plan) ([]*source, error) {
+	return openSources(plan.Files, o.Direct && len(o.Digests.Files) == 0)
 }
 
 // fillFrom is Fill of a plan that was checked, with its files open.
