@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/manifest"
 )
 
 // State is where an entry is in its life.
@@ -42,6 +43,7 @@ type Status struct {
 	Used     time.Time
 	Seconds  float64 // that the load took
 	Progress Progress
+	Files    []manifest.File // none while loading; they must not be changed
 }
 
 // Status lists all entries, oldest first, and what was counted.
@@ -80,7 +82,7 @@ func (e *Entry) status() Status {
 		r := e.contents.Record
 		s.State, s.Model, s.Sure, s.Loader, s.Reason = Ready, r.Dir, r.Sure, r.Loader, r.Reason
 		s.Tensors, s.Pinned, s.Seconds = r.Tensors, r.Pinned, r.Seconds
-		s.Loaded, s.Used = r.Loaded, e.used
+		s.Loaded, s.Used, s.Files = r.Loaded, e.used, r.Files
 		if e.kept != nil {
 			s.NotKept = e.kept.Error()
 		}

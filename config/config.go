@@ -68,6 +68,10 @@ type Config struct {
 	// Direct says to read past the page cache what isn't in it. Without it a load
 	// leaves the files in the cache, for a next one.
 	Direct bool `toml:"direct"`
+	// Verify is when the sha256 of a model's files is computed: VerifyLoad with each
+	// load, which then takes as long as that and fails for what a Hugging Face cache
+	// names by another one; VerifyIdle afterwards, at idle priority; or VerifyOff.
+	Verify string `toml:"verify"`
 	// Torch is the version of the engines' torch, such as "2.14", for builds of vLLM
 	// from which it can't be told; "" for none.
 	Torch string `toml:"torch"`
@@ -88,6 +92,9 @@ const (
 	HandlesValue   = "value"
 	HandlesLegacy  = "legacy"
 	AssumeRope     = "rope"
+	VerifyLoad     = "load"
+	VerifyIdle     = "idle"
+	VerifyOff      = "off"
 )
 
 // Limits of Block, in bytes.
@@ -113,6 +120,7 @@ func Default() Config {
 		MemoryWait:     Duration(5 * time.Second),
 		Handles:        HandlesMapped,
 		Direct:         true,
+		Verify:         VerifyIdle,
 		LogLevel:       "info",
 	}
 }
@@ -253,6 +261,7 @@ func (c *Config) check() *fault {
 		oneOf("policy", c.Policy, PolicyAny, PolicyPinned),
 		oneOf("identify", c.Identify, IdentifyKnown, IdentifyStrict),
 		oneOf("handles", c.Handles, HandlesMapped, HandlesValue, HandlesLegacy),
+		oneOf("verify", c.Verify, VerifyLoad, VerifyIdle, VerifyOff),
 		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
 	}
 	for _, a := range c.Assume {

@@ -47,6 +47,7 @@ workers = 3
 handles = "legacy"
 block = "8MiB"
 direct = false
+verify = "load"
 torch = "2.12.1+rocm7"
 `)
 	missing := filepath.Join(t.TempDir(), "none.toml")
@@ -57,7 +58,7 @@ torch = "2.12.1+rocm7"
 	zero.Budget, zero.Handles = 80<<30+512<<20, HandlesValue
 	gpu := base
 	gpu.Handles = HandlesLegacy
-	gpu.Workers, gpu.Block, gpu.Direct, gpu.Torch = 3, 8<<20, false, "2.12.1+rocm7"
+	gpu.Workers, gpu.Block, gpu.Direct, gpu.Verify, gpu.Torch = 3, 8<<20, false, VerifyLoad, "2.12.1+rocm7"
 	for instance, want := range map[string]Config{"host": base, "0": zero, "GPU-3f8a": gpu} {
 		got, err := Load([]string{system, missing, user}, instance, env)
 		if err != nil {
@@ -94,6 +95,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"policy = \"all\"\n", `:1: policy: "all" is none of any, pinned`},
 		{"roots = [\"models\"]\n", `:1: roots: "models" is neither an absolute path nor starts with ~/`},
 		{"[instance.'1']\nhandles = 'fast'\n", `:2: handles: "fast" is none of mapped, value, legacy`},
+		{"verify = 'always'\n", `:1: verify: "always" is none of load, idle, off`},
 		{"assume = ['all']\n", `:1: assume: "all" is none of rope`},
 		{"workers = 5000\n", `:1: workers: 5000 is not from 0 to 1024`},
 		{"block = '4KiB'\n", `:1: block: 4096 bytes are not from 1MiB to 256MiB`},

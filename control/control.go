@@ -36,6 +36,7 @@ const (
 	MethodStatus = "status"
 	MethodWarm   = "warm"
 	MethodEvict  = "evict"
+	MethodVerify = "verify"
 	MethodMisses = "misses"
 	MethodPing   = "ping" // is answered by an empty reply, and nothing is looked at
 )
@@ -45,6 +46,8 @@ type Request struct {
 	Method string `json:"method"`
 	Warm   *Warm  `json:"warm,omitempty"`
 	Evict  *Evict `json:"evict,omitempty"`
+
+	Verify *Verify `json:"verify,omitempty"`
 }
 
 // Warm asks for a load as an engine with these options would.
@@ -71,10 +74,12 @@ type Reply struct {
 	Final    bool      `json:"final"`
 	Error    *Error    `json:"error,omitempty"`
 	Status   *Status   `json:"status,omitempty"`
-	Progress *Progress `json:"progress,omitempty"` // of a warm, before its final line
+	Progress *Progress `json:"progress,omitempty"` // of a warm or verify, before its final line
 	Entry    *Entry    `json:"entry,omitempty"`    // of a warm
 	Evicted  []string  `json:"evicted,omitempty"`  // keys
 	Misses   []Miss    `json:"misses,omitempty"`   // the last few, the latest first
+
+	Verified []Verified `json:"verified,omitempty"` // of a verify, oldest entry first
 }
 
 // Codes of an Error.
@@ -209,7 +214,15 @@ type Entry struct {
 	Loaded      time.Time       `json:"loaded,omitzero"`
 	Used        time.Time       `json:"used"`
 	LoadSeconds float64         `json:"load_seconds,omitempty"`
+	Files       *Files          `json:"files,omitempty"` // none while loading
 	Fingerprint fingerprint.Key `json:"fingerprint"`
+}
+
+// Files are the files that an entry hangs on.
+type Files struct {
+	Count   int      `json:"count"`
+	Digests int      `json:"digests"` // whose sha256 is known
+	Damaged []string `json:"damaged"` // names of those that a Hugging Face cache names by another sha256
 }
 
 // Engine is a process that may map an entry.

@@ -78,6 +78,10 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 		final.Entry, err = s.warm(ctx, *request.Warm, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
 	case request.Method == control.MethodEvict && request.Evict != nil:
 		final.Evicted, err = s.evict(ctx, *request.Evict)
+	case request.Method == control.MethodVerify && request.Verify != nil:
+		ctx, cancel := s.untilHangup(ctx, conn)
+		defer cancel()
+		final.Verified, err = s.verify(ctx, *request.Verify, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
 	default:
 		err = &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("unknown request %q", request.Method), Hint: "wcache version shows whether client and daemon are of one version"}
 	}

@@ -7,14 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -95,40 +92,23 @@ func (s *Server) fresh(ctx context.Context, h *cache.Hold) error {
 func (s *Server) compare(ctx context.Context, h *cache.Hold, changed *weights.Changed) error {
 	e := h.Record()
 	return s.compares.do(ctx, e.ID, func() error {
-		c := s.configuration()
-		limit := time.Duration(c.LoadTimeout)
-		ctx, cancel := context.WithTimeoutCause(s.ctx, limit, &tooSlow{limit})
-		defer cancel()
-		stale := &cache.Stale{Why: changed.Error()}
-		target, err := beside(ctx, s.checks, func(context.Context) (*resolve.Target, error) {
-			return resolve.Plan(s.resolving(c), e.Key, e.Dir)
-		})
+		now, err := s.against(s.ctx, h, false, nil)
+		var slow *tooSlow
+		var gone *gpuGone
 		switch {
-		case err != nil && ctx.Err() != nil:
+		case errors.As(err, &slow), errors.As(err, &gone), s.ctx.Err() != nil:
 			return err
-		case err != nil, !samePlan(target, h):
-			return stale
+		case err != nil:
+			s.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "err", err)
+			return &cache.Stale{Why: changed.Error()}
+		case now.difference != nil:
+			s.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "difference", *now.difference)
+			return &cache.Stale{Why: changed.Error()}
 		}
-		job := loader.Job{Device: s.device(c), Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
-		differs, err := s.o.Verify(ctx, s.o.Loader, job, h.Segments(), nil)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return err
-		case err != nil, differs != nil:
-			s.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "differs", differs, "err", err)
-			return stale
-		}
-		h.Renew(record(target.Dir.Record()))
+		h.Renew(now.files) // without digests, which are computed anew: not all of each file was read
 		s.log.Info("files were touched, and hold what was loaded", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed)
 		return nil
 	})
-}
-
-// samePlan reports whether a plan makes the table that an entry has.
-func samePlan(target *resolve.Target, h *cache.Hold) bool {
-	planned := *target.Plan.Table
-	planned.Segments = h.Table().Segments // which a device rounds up
-	return reflect.DeepEqual(&planned, h.Table())
 }
 
 // calls lets those who want the same done at one time wait for one who does it. Safe for

@@ -19,6 +19,7 @@ func (s *Server) changed() {
 	default: // whoever writes next sees this change too
 	}
 	s.tellStatus()
+	s.hashing.wake()
 }
 
 // keepManifest writes the manifest after changes until ctx is done, and then

@@ -32,12 +32,13 @@ var errLost = errors.New("load model: the GPU lost what was in its memory meanwh
 // a GPU has lost is loaded again, once: that is seen when somebody looks, and may be
 // from before the load.
 func (s *Server) load(ctx context.Context, want cache.Want, ticket *cache.Ticket) (*cache.Contents, error) {
+	defer s.hashing.pause()()
 	contents, err := s.loadOnce(ctx, want, ticket)
 	if changed(err) || errors.Is(err, errLost) {
 		s.log.Info("planning again", "key", want.Key.ID()[:12], "err", err)
 		contents, err = s.loadOnce(ctx, want, ticket)
 	}
-	if lasting(err) {
+	if lasting(err) && !damaged(err) {
 		s.mu.Lock()
 		s.declined++
 		s.mu.Unlock()
@@ -58,6 +59,12 @@ func (s *Server) unlessBroken(err error) error {
 		return fmt.Errorf("nothing is loaded with a broken configuration: %w", s.configErr)
 	}
 	return err
+}
+
+// damaged reports whether a load ended because a file isn't what its name says.
+func damaged(err error) bool {
+	var filling *loader.Error
+	return errors.As(err, &filling) && filling.Kind == loader.KindDamaged
 }
 
 // changed reports whether a load ended because its files are being written.
@@ -107,7 +114,13 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 		return nil, err
 	}
 	begin := time.Now()
-	result, err := s.run(ctx, c, target, ticket)
+	files := record(target.Dir.Record())
+	job := s.job(c, s.device(c), target.Plan)
+	var places []int // in files
+	if c.Verify == config.VerifyLoad {
+		job.Digests, places = wanted(want.Dir, files, target.Plan)
+	}
+	result, err := s.run(ctx, c, job, want.Dir, ticket)
 	if err != nil {
 		return nil, s.blame(whole, err, time.Now())
 	}
@@ -121,6 +134,10 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 		}
 		return nil, errLost
 	}
+	for _, d := range result.Digests {
+		f := &files[places[d.File]]
+		f.SHA256, f.Hub = d.SHA256, d.Hub
+	}
 	took := time.Since(begin)
 	s.ledger.loaded(bytes, took)
 	s.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "sure", want.By, "loader", target.Loader, "why", target.Reason,
@@ -130,7 +147,7 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 		Record: manifest.Entry{
 			Revision: key.Revision().Exact(), Device: s.device(c), Loader: target.Loader, Reason: target.Reason,
 			Seconds: took.Seconds(), Pinned: pinned,
-			Indexed: target.Dir.Record().Indexed, Files: record(target.Dir.Record()),
+			Indexed: target.Dir.Record().Indexed, Files: files,
 		},
 	}, nil
 }
@@ -151,22 +168,30 @@ func laborious(p *layout.Plan) bool {
 	})
 }
 
+// job is what a child of this configuration does with a plan.
+func (s *Server) job(c config.Config, device string, plan *layout.Plan) loader.Job {
+	job := loader.Job{Device: device, Plan: plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
+	if s.o.GPU && job.Workers == 0 && !laborious(plan) {
+		job.Workers = min(gpuWorkers, max(runtime.GOMAXPROCS(0), minWorkers))
+	}
+	return job
+}
+
 // run starts the loader; when the device is full, once more after the entries
 // that nobody uses have made room. Of a GPU's memory others may give some back: the
 // second time that is waited for, whether there was anything to evict or not.
-func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Target, ticket *cache.Ticket) (*loader.Result, error) {
-	job := loader.Job{Device: s.device(c), Plan: target.Plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
-	if s.o.GPU && job.Workers == 0 && !laborious(target.Plan) {
-		job.Workers = min(gpuWorkers, max(runtime.GOMAXPROCS(0), minWorkers))
-	}
+func (s *Server) run(ctx context.Context, c config.Config, job loader.Job, dir string, ticket *cache.Ticket) (*loader.Result, error) {
 	progress := func(p loader.Progress) {
-		ticket.Progress(cache.Progress{Model: target.Dir.Path, Allocated: p.Allocated, Done: p.Done, Total: p.Total, Waiting: p.Waiting})
+		if p.Digest != nil {
+			return
+		}
+		ticket.Progress(cache.Progress{Model: dir, Allocated: p.Allocated, Done: p.Done, Total: p.Total, Waiting: p.Waiting})
 		if p.Waiting != "" {
-			s.log.Info("waiting for memory of the device", "model", target.Dir.Path, "want", p.Waiting)
+			s.log.Info("waiting for memory of the device", "model", dir, "want", p.Waiting)
 		}
 		s.tellStatus()
 	}
-	progress(loader.Progress{Total: target.Plan.Table.Bytes()})
+	progress(loader.Progress{Total: job.Plan.Table.Bytes()})
 	result, err := s.o.Run(ctx, s.o.Loader, job, progress)
 	var full *loader.Error
 	if !errors.As(err, &full) || full.Kind != loader.KindNoMemory {
@@ -175,8 +200,8 @@ func (s *Server) run(ctx context.Context, c config.Config, target *resolve.Targe
 	if s.o.GPU {
 		job.Patience = time.Duration(c.MemoryWait)
 	}
-	if ticket.Free(ctx, missing(full, target.Plan.Table.Segments[0])) > 0 || s.o.GPU {
-		progress(loader.Progress{Total: target.Plan.Table.Bytes()})
+	if ticket.Free(ctx, missing(full, job.Plan.Table.Segments[0])) > 0 || s.o.GPU {
+		progress(loader.Progress{Total: job.Plan.Table.Bytes()})
 		result, err = s.o.Run(ctx, s.o.Loader, job, progress)
 	}
 	return result, err

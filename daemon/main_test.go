@@ -134,7 +134,7 @@ func (s *small) Alloc(bytes int64) (device.Buffer, error) {
 	return s.Device.Alloc(bytes)
 }
 
-// gated is a device on which nothing is filled before wait has returned.
+// gated is a device on which nothing is filled or read back before wait has returned.
 type gated struct {
 	device.Device
 	wait func() error
@@ -151,6 +151,13 @@ func (g *gated) Alloc(bytes int64) (device.Buffer, error) {
 		return nil, err
 	}
 	return &gatedBuffer{b, g.wait}, nil
+}
+
+func (g *gated) View(s device.Segment) (device.View, error) {
+	if err := g.wait(); err != nil {
+		return nil, err
+	}
+	return g.Device.View(s)
 }
 
 func (b *gatedBuffer) Writer() (device.Writer, error) {

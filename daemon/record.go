@@ -143,6 +143,8 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 	switch {
 	case errors.As(err, &no):
 		m.Field, m.Message = no.Field, no.Reason
+	case damaged(err):
+		m.Field = "checkpoint"
 	case errors.As(err, &differs) && len(differs.Fields) > 0:
 		m.Field, m.Message = differs.Fields[0], "another key of this directory is held, which differs in "+strings.Join(differs.Fields, ", ")
 	}

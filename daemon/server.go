@@ -113,6 +113,9 @@ type Server struct {
 	own      ownSockets
 	checks   chan struct{} // a token for each request that looks at files
 
+	hashing   *hashing
+	verifying chan struct{} // a token while entries are verified
+
 	choosing sync.Mutex // held while a load is held against the policy, taken before mu
 
 	mu        sync.Mutex
@@ -151,7 +154,7 @@ func New(o Options) (*Server, error) {
 	if o.LogProblem == nil {
 		o.LogProblem = func() string { return "" }
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), hashing: newHashing(), verifying: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -249,6 +252,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	keeping.Go(func() { s.keepManifest(s.ctx) })
 	keeping.Go(func() { s.keepStatus(s.ctx) })
 	keeping.Go(func() { s.keepSockets(s.ctx, listeners) })
+	keeping.Go(func() { s.keepHashing(s.ctx) })
 	var err error
 	for ctx.Err() == nil && err == nil {
 		if err = s.acceptAll(ctx, listeners); err == nil && ctx.Err() == nil && s.idle() {

@@ -7,10 +7,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights/index"
 )
 
@@ -45,6 +49,7 @@ func (s *Server) status() control.Status {
 	}
 	out.Roots = roots
 	out.Problems = append(out.Problems, rootProblems(roots)...)
+	out.Problems = append(out.Problems, damagedFiles(entries)...)
 	for _, e := range entries {
 		out.Bytes += e.Bytes
 		out.Entries = append(out.Entries, entry(e))
@@ -96,10 +101,48 @@ func entry(e cache.Status) control.Entry {
 	for _, x := range e.Engines {
 		out.Engines = append(out.Engines, control.Engine{PID: x.PID, Comm: x.Name, Since: x.Since.UTC()})
 	}
+	if e.State != cache.Loading {
+		out.Files = filesOf(e.Files)
+	}
 	if e.State == cache.Loading {
 		out.Progress = &control.Progress{Done: e.Progress.Done, Total: e.Progress.Total, Seconds: time.Since(e.Started).Seconds(), Waiting: e.Progress.Waiting}
 	}
 	return out
+}
+
+func filesOf(list []manifest.File) *control.Files {
+	out := &control.Files{Damaged: []string{}}
+	for _, f := range list {
+		if !f.Used {
+			continue
+		}
+		out.Count++
+		if f.SHA256 != "" {
+			out.Digests++
+		}
+		if f.Damaged() {
+			out.Damaged = append(out.Damaged, f.Name)
+		}
+	}
+	return out
+}
+
+// damagedFiles words which files that entries hang on are not what their names say,
+// each once.
+func damagedFiles(entries []cache.Status) []string {
+	var list []string
+	for _, e := range entries {
+		for _, f := range e.Files {
+			if !f.Damaged() {
+				continue
+			}
+			damage := loader.Damaged{Path: filepath.Join(e.Model, f.Name), SHA256: f.SHA256, Hub: f.Hub}
+			if text := withHint(damage.Error(), fetchAgain); !slices.Contains(list, text) {
+				list = append(list, text)
+			}
+		}
+	}
+	return list
 }
 
 // tellStatus has the status line told, beside the requests and loads that change it:

@@ -32,7 +32,7 @@ func (m *Mismatch) Error() string { return fmt.Sprintf("compare keys: %v differ"
 func lasting(err error) bool {
 	var differs *Mismatch
 	var no *resolve.Refusal
-	return errors.As(err, &differs) || errors.As(err, &no)
+	return errors.As(err, &differs) || errors.As(err, &no) || damaged(err)
 }
 
 // refuse words an error as the protocol wants it: what lasts is a mismatch, at
@@ -46,6 +46,9 @@ func (s *Server) refuse(err error) []byte {
 	var no *resolve.Refusal
 	if errors.As(err, &no) {
 		return protocol.Mismatch([]string{no.Field, visible.Line(withHint(no.Reason, s.hint(err)))})
+	}
+	if damaged(err) {
+		return protocol.Mismatch([]string{"checkpoint", visible.Line(withHint(err.Error(), s.hint(err)))})
 	}
 	return protocol.Error(visible.Line(withHint(err.Error(), s.hint(err))))
 }
@@ -138,6 +141,8 @@ func failedHint(err *loader.Error, gpu bool) string {
 		return "wcache evict frees what is held, all else is another program's"
 	case loader.KindFileChanged:
 		return "wait until nobody writes to it"
+	case loader.KindDamaged:
+		return fetchAgain
 	case loader.KindNoDevice:
 		return "wcache doctor looks for what is missing"
 	case loader.KindFileUnreadable:

@@ -30,6 +30,9 @@ type Digest = native.Digest
 // Difference is where memory isn't what its files give.
 type Difference = native.Difference
 
+// Damaged is the error for a file that a Hugging Face cache names by another sha256.
+type Damaged = native.Damaged
+
 // Job is what one child does: carry out a plan on a device.
 type Job struct {
 	Task       string       `json:"task,omitempty"` // set by Run, Verify and Hash

@@ -96,7 +96,14 @@ type File struct {
 	Name  string      `toml:"name"`
 	Stamp stamp.Stamp `toml:"stamp"`
 	Used  bool        `toml:"used"` // whether a change of it makes the entry stale
+	// SHA256 is that of its contents, 64 hexadecimal digits, and Hub what the name says
+	// that it has in a Hugging Face cache. "": not known yet, and no such name.
+	SHA256 string `toml:"sha256,omitempty"`
+	Hub    string `toml:"hub,omitempty"`
 }
+
+// Damaged reports whether a file is known not to be what its name says.
+func (f File) Damaged() bool { return f.SHA256 != "" && f.Hub != "" && f.SHA256 != f.Hub }
 
 // Field is a field of the engine's key. TOML has no null and no mixed tuples:
 // None has neither value nor JSON, a tuple is JSON text.

@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/stamp"
+)
+
+// hashing says when files may be hashed at idle priority, and which are not worth
+// trying. Safe for concurrent use.
+type hashing struct {
+	more chan struct{} // a token when there may be something to do
+
+	mu      sync.Mutex
+	busy    int                     // loads and verifications that are under way
+	cancel  context.CancelCauseFunc // ends the job that runs, nil: none does
+	givenUp map[string]time.Time    // when an entry was loaded whose files can't be hashed, by its ID
+}
+
+func newHashing() *hashing {
+	return &hashing{more: make(chan struct{}, 1), givenUp: make(map[string]time.Time)}
+}
+
+// errBusy is why a job ends before its time.
+var errBusy = errors.New("a load or a verification has begun")
+
+// wake has the hashing look for something to do.
+func (h *hashing) wake() {
+	select {
+	case h.more <- struct{}{}:
+	default: // it will look again anyway
+	}
+}
+
+// pause ends a job that runs, and lets none begin until what it returns is called,
+// which is to be done once.
+func (h *hashing) pause() (resume func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.busy++
+	if h.cancel != nil {
+		h.cancel(errBusy)
+	}
+	return func() {
+		h.mu.Lock()
+		h.busy--
+		h.mu.Unlock()
+		h.wake()
+	}
+}
+
+// begin gives the context of a job, which ends when others begin something, and what
+// to call at the job's end; false if now is not the time.
+func (h *hashing) begin(ctx context.Context) (context.Context, func(), bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.busy > 0 {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	h.cancel = cancel
+	return ctx, func() {
+		h.mu.Lock()
+		h.cancel = nil
+		h.mu.Unlock()
+		cancel(nil)
+	}, true
+}
+
+// maxGivenUp is more than the entries that a GPU has room for. What is forgotten is
+// tried again.
+const maxGivenUp = 1000
+
+// giveUp notes an entry whose files can't be hashed.
+func (h *hashing) giveUp(e manifest.Entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.givenUp) >= maxGivenUp {
+		clear(h.givenUp)
+	}
+	h.givenUp[e.ID] = e.Loaded
+}
+
+func (h *hashing) hopeless(e manifest.Entry) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	loaded, ok := h.givenUp[e.ID]
+	return ok && loaded.Equal(e.Loaded)
+}
+
+// keepHashing computes, until ctx is done, the sha256 of what is held and has none on
+// record, while nothing is loaded.
+func (s *Server) keepHashing(ctx context.Context) {
+	for {
+		select {
+		case <-s.hashing.more:
+			for s.hashNext(ctx) {
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hashNext does so for one entry, and reports whether there may be another.
+func (s *Server) hashNext(ctx context.Context) bool {
+	if s.configuration().Verify == config.VerifyOff || len(s.o.Loader.Command) == 0 {
+		return false
+	}
+	records := s.cache.Records()
+	s.shareDigests(records)
+	for _, e := range s.cache.Records() {
+		files := unhashed(e)
+		if len(files) == 0 || s.hashing.hopeless(e) {
+			continue
+		}
+		job, end, ok := s.hashing.begin(ctx)
+		if !ok {
+			return false
+		}
+		begin := time.Now()
+		err := loader.Hash(job, s.o.Loader, files, func(p loader.Progress) {
+			if p.Digest != nil {
+				s.digested(files[p.Digest.File], *p.Digest)
+			}
+		})
+		early := job.Err() != nil
+		end()
+		switch {
+		case early:
+			return false
+		case err != nil:
+			s.hashing.giveUp(e)
+			s.log.Warn("files are not hashed", "model", e.Dir, "err", err)
+		default:
+			s.log.Debug("hashed", "model", e.Dir, "files", len(files), "seconds", time.Since(begin).Seconds())
+		}
+		return true
+	}
+	return false
+}
+
+// unhashed are the files that an entry hangs on and that have no digest.
+func unhashed(e manifest.Entry) []layout.File {
+	var list []layout.File
+	for _, f := range e.Files {
+		if f.Used && f.SHA256 == "" && f.Stamp != (stamp.Stamp{}) {
+			list = append(list, layout.File{Path: filepath.Join(e.Dir, f.Name), Stamp: f.Stamp})
+		}
+	}
+	return list
+}
+
+// shareDigests gives each entry what is known of the same files by another, such as
+// another rank of the model.
+func (s *Server) shareDigests(records []manifest.Entry) {
+	known := make(map[stamp.Stamp]manifest.File)
+	for _, e := range records {
+		for _, f := range e.Files {
+			if f.SHA256 != "" {
+				known[f.Stamp] = f
+			}
+		}
+	}
+	s.cache.Amend(func(f manifest.File) manifest.File {
+		if k, ok := known[f.Stamp]; ok && f.SHA256 == "" {
+			f.SHA256, f.Hub = k.SHA256, k.Hub
+		}
+		return f
+	})
+}
+
+// digested puts a file's digest on record, of every entry that hangs on the file.
+func (s *Server) digested(file layout.File, d loader.Digest) {
+	s.cache.Amend(func(f manifest.File) manifest.File {
+		if f.Stamp == file.Stamp {
+			f.SHA256, f.Hub = d.SHA256, d.Hub
+		}
+		return f
+	})
+	if d.Hub != "" && d.Hub != d.SHA256 {
+		s.log.Error("file is damaged", "file", file.Path, "sha256", d.SHA256, "name", d.Hub)
+	}
+}

@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/weights"
+)
+
+// fetchAgain is what to do about a file that isn't what it was.
+const fetchAgain = "fetch the model again; of a Hugging Face cache, remove the blob that the file is a link to before"
+
+// loadsAgain is what to do about files that have changed: nothing.
+const loadsAgain = "the next request for it loads it again"
+
+// verify compares what is held with its files, one entry after the other.
+func (s *Server) verify(ctx context.Context, v control.Verify, progress func(control.Progress)) ([]control.Verified, error) {
+	select { // each reads as fast as the machine can
+	case s.verifying <- struct{}{}:
+		defer func() { <-s.verifying }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	list, err := s.targets(ctx, v.Targets)
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	var done, total int64
+	for _, e := range list {
+		total += e.Bytes
+	}
+	results := []control.Verified{}
+	for _, e := range list {
+		hold, err := s.cache.Hold(e.ID)
+		if err != nil { // it has left meanwhile
+			if len(v.Targets) > 0 {
+				return results, &cache.NoEntry{ID: e.Key.ID()}
+			}
+			continue
+		}
+		results = append(results, s.verifyEntry(ctx, hold, func(p loader.Progress) {
+			if p.Total > 0 {
+				share := float64(p.Done) / float64(p.Total)
+				progress(control.Progress{Done: done + int64(share*float64(e.Bytes)), Total: total, Seconds: time.Since(begin).Seconds()})
+			}
+		}))
+		hold.Release()
+		done += e.Bytes
+		if ctx.Err() != nil {
+			return results, context.Cause(ctx)
+		}
+	}
+	return results, nil
+}
+
+// targets are the entries that are to be verified, none twice.
+func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, error) {
+	all, _ := s.cache.Status()
+	chosen := make(map[string]bool)
+	for _, name := range names {
+		fits, err := s.fits(ctx, all, name)
+		if err != nil {
+			return nil, err
+		}
+		ready := false
+		for _, e := range all {
+			if fits(e) && e.State == cache.Ready {
+				chosen[e.ID], ready = true, true
+			}
+		}
+		for _, e := range all {
+			if fits(e) && e.State == cache.Loading && !ready {
+				return nil, &control.Error{Code: control.CodeInUse, Message: fmt.Sprintf("verify %.12s: it is being loaded", e.Key.ID()), Hint: "verify it when it is loaded"}
+			}
+		}
+		if !ready {
+			return nil, &cache.NoEntry{ID: name}
+		}
+	}
+	var list []cache.Status
+	for _, e := range all {
+		if e.State == cache.Ready && (chosen[e.ID] || len(names) == 0) {
+			list = append(list, e)
+		}
+	}
+	return list, nil
+}
+
+// fits reports which entries a name is for: the first digits of a key, of which only
+// one begins so, or else a model.
+func (s *Server) fits(ctx context.Context, all []cache.Status, name string) (func(cache.Status) bool, error) {
+	keys := make(map[string]bool)
+	for _, e := range all {
+		if e.State != cache.Leaving && name != "" && strings.HasPrefix(e.Key.ID(), name) {
+			keys[e.Key.ID()] = true
+		}
+	}
+	switch {
+	case len(keys) == 1:
+		return func(e cache.Status) bool { return keys[e.Key.ID()] }, nil
+	case len(keys) > 1:
+		return nil, &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("more than one key begins with %q", name), Hint: "give more of its digits"}
+	case strings.Trim(name, "0123456789abcdef") == "":
+		return nil, &cache.NoEntry{ID: name}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, &hangs{name, checkLimit})
+	defer cancel()
+	choice, err := beside(ctx, s.checks, func(context.Context) (resolve.Choice, error) {
+		path, _, err := weights.Locate(name, "", s.o.Env, s.configuration().Roots)
+		if err != nil {
+			return resolve.Choice{}, err
+		}
+		return resolve.Named(path)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(e cache.Status) bool { return e.Model == choice.Dir }, nil
+}
+
+// verifyEntry compares one entry with its files, and acts on what it finds: what is
+// certainly wrong is served no more, and what is certainly right is fresh again.
+func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(loader.Progress)) control.Verified {
+	begin, e := time.Now(), h.Record()
+	v := control.Verified{Key: e.Key.ID(), Model: e.Dir, Bytes: e.Bytes, Files: []control.VerifiedFile{}}
+	touched, err := s.sameFiles(ctx, e)
+	var now *compared
+	if err == nil {
+		now, err = s.against(ctx, h, true, progress)
+	}
+	v.Seconds = time.Since(begin).Seconds()
+	if err != nil {
+		v.State, v.Message, v.Hint = control.StateFailed, err.Error(), s.hint(err)
+		if changed(err) {
+			v.State, v.Hint = control.StateChanged, loadsAgain
+		}
+		return v
+	}
+	judge(&v, e, now)
+	switch {
+	case v.State == control.StateDiffers && touched != nil:
+		v.State, v.Message, v.Hint, v.Dropped = control.StateChanged, touched.Error()+", and its contents are others", loadsAgain, false
+	case v.State == control.StateEqual && touched != nil:
+		h.Renew(now.files) // from now on a request finds them unchanged
+	case v.State == control.StateEqual:
+		s.shareDigests([]manifest.Entry{{Files: now.files}})
+	case v.Dropped:
+		h.Retire(v.Message)
+		s.log.Error("memory differs from its files", "key", v.Key[:12], "model", v.Model, "difference", v.Message)
+	}
+	return v
+}
+
+// sameFiles looks at the files' times as a request does. The error is that they have
+// certainly changed; touched is a change of which only the contents tell whether it is
+// one.
+func (s *Server) sameFiles(ctx context.Context, e manifest.Entry) (touched *weights.Changed, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, &hangs{e.Dir, checkLimit})
+	defer cancel()
+	_, err = beside(ctx, s.checks, func(context.Context) (struct{}, error) { return struct{}{}, recordOf(e).Stale() })
+	if errors.As(err, &touched) && touched.MayBeEqual {
+		return touched, nil
+	}
+	return nil, err
+}
+
+// judge says what came of a comparison: of each file, and of the memory.
+func judge(v *control.Verified, e manifest.Entry, now *compared) {
+	recorded := make(map[string]string)
+	for _, f := range e.Files {
+		recorded[f.Name] = f.SHA256
+	}
+	v.State = control.StateEqual
+	for _, f := range now.files {
+		if f.SHA256 == "" {
+			continue
+		}
+		x := control.VerifiedFile{Name: f.Name, State: control.StateEqual, SHA256: f.SHA256, Recorded: recorded[f.Name], Hub: f.Hub}
+		path := filepath.Join(e.Dir, f.Name)
+		var wrong string
+		switch {
+		case x.Recorded != "" && x.Recorded != x.SHA256:
+			x.State = control.StateDiffers
+			wrong = fmt.Sprintf("the sha256 of %s is %s and was %s before, though nothing has written to it: a disk or a cable fails", path, x.SHA256, x.Recorded)
+		case f.Damaged():
+			x.State = control.StateDamaged
+			wrong = (&loader.Damaged{Path: path, SHA256: f.SHA256, Hub: f.Hub}).Error()
+		case x.Recorded == "":
+			x.State = control.StateNew
+		}
+		if wrong != "" && v.State == control.StateEqual {
+			v.State, v.Message, v.Hint = control.StateDiffers, wrong, fetchAgain
+		}
+		v.Files = append(v.Files, x)
+	}
+	if now.difference == nil {
+		return
+	}
+	d := control.Difference(*now.difference)
+	v.Difference = &d
+	if v.State != control.StateEqual { // of the two the memory is the one to be trusted
+		return
+	}
+	v.State, v.Dropped = control.StateDiffers, true
+	v.Message = fmt.Sprintf("memory differs from its files: byte %d of tensor %q is %#02x, the files give %#02x; %d bytes of %d tensors differ", d.Offset, d.Tensor, d.Memory, d.File, d.Bytes, d.Tensors)
+	v.Hint = "it is loaded again for the next engine; those that have mapped it have to be restarted"
+}
