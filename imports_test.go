@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 	"control":              {"fingerprint"},
 	"control/schematest":   {},
 	"client":               {"control", "internal/fd", "protocol"},
-	"daemon":               {"attached", "cache", "config", "control", "device", "evidence", "fingerprint", "internal/fd", "internal/quota", "internal/visible", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "torch", "weights", "weights/index"},
+	"daemon":               {"attached", "cache", "config", "control", "device", "evidence", "fingerprint", "internal/fd", "internal/quota", "internal/visible", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "stamp", "torch", "weights", "weights/index"},
 	"doctor":               {"config", "internal/visible", "systemd/generator"},
 	"systemdtest":          {},
 	"packagetest":          {"control"},

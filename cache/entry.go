@@ -298,7 +298,7 @@ type InUse struct {
 
 func (e *InUse) Error() string {
 	if len(e.Engines) == 0 {
-		return fmt.Sprintf("evict entry %.12s: it is being handed out", e.ID)
+		return fmt.Sprintf("evict entry %.12s: it is being handed out or verified", e.ID)
 	}
 	var who []string
 	for _, x := range e.Engines {

@@ -3,6 +3,8 @@
 
 package control
 
+import "github.com/wcache/wcache/fingerprint"
+
 // Verify asks to compare what is held with its files, and the files with their digests.
 type Verify struct {
 	// Targets are first digits of keys, absolute directories, or model ids; none: every
@@ -32,6 +34,8 @@ type Verified struct {
 	Difference *Difference    `json:"difference,omitempty"` // of the memory
 	Dropped    bool           `json:"dropped"`              // it is served no more, and loaded again when somebody asks
 	Files      []VerifiedFile `json:"files"`                // those that were read to their end
+
+	Fingerprint fingerprint.Key `json:"fingerprint"` // the key's fields
 }
 
 // Difference is where memory isn't what its files give.

@@ -53,7 +53,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 		return
 	}
 	place := &s.crowd.asked
-	if request.Method == control.MethodWarm { // which takes as long as an engine's
+	if request.Method == control.MethodWarm || request.Method == control.MethodVerify { // which takes as long as an engine's
 		place = &s.crowd.states
 	}
 	if !place.take() {

@@ -19,8 +19,13 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// fetchAgain is what to do about a file that isn't what it was.
-const fetchAgain = "fetch the model again; of a Hugging Face cache, remove the blob that the file is a link to before"
+// What to do about a file that isn't what its name in a Hugging Face cache says: the
+// hub's library takes a blob that is there for a good one. And about one that isn't
+// what it was.
+const (
+	fetchAgain = "remove the blob that the file is a link to, and fetch the model again"
+	seeDisk    = "fetch the model again, and see that the disk is sound"
+)
 
 // loadsAgain is what to do about files that have changed: nothing.
 const loadsAgain = "the next request for it loads it again"
@@ -87,7 +92,7 @@ func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, e
 			}
 		}
 		if !ready {
-			return nil, &cache.NoEntry{ID: name}
+			return nil, &control.Error{Code: control.CodeNoKey, Message: fmt.Sprintf("find entry: nothing of %q is held", name), Hint: "wcache status lists what is"}
 		}
 	}
 	var list []cache.Status
@@ -135,7 +140,7 @@ func (s *Server) fits(ctx context.Context, all []cache.Status, name string) (fun
 // certainly wrong is served no more, and what is certainly right is fresh again.
 func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(loader.Progress)) control.Verified {
 	begin, e := time.Now(), h.Record()
-	v := control.Verified{Key: e.Key.ID(), Model: e.Dir, Bytes: e.Bytes, Files: []control.VerifiedFile{}}
+	v := control.Verified{Key: e.Key.ID(), Model: e.Dir, Bytes: e.Bytes, Files: []control.VerifiedFile{}, Fingerprint: e.Key}
 	touched, err := s.sameFiles(ctx, e)
 	var now *compared
 	if err == nil {
@@ -184,6 +189,8 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 		recorded[f.Name] = f.SHA256
 	}
 	v.State = control.StateEqual
+	var faults []string
+	hint := fetchAgain
 	for _, f := range now.files {
 		if f.SHA256 == "" {
 			continue
@@ -194,6 +201,7 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 		switch {
 		case x.Recorded != "" && x.Recorded != x.SHA256:
 			x.State = control.StateDiffers
+			hint = seeDisk
 			wrong = fmt.Sprintf("the sha256 of %s is %s and was %s before, though nothing has written to it: a disk or a cable fails", path, x.SHA256, x.Recorded)
 		case f.Damaged():
 			x.State = control.StateDamaged
@@ -201,10 +209,13 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 		case x.Recorded == "":
 			x.State = control.StateNew
 		}
-		if wrong != "" && v.State == control.StateEqual {
-			v.State, v.Message, v.Hint = control.StateDiffers, wrong, fetchAgain
+		if wrong != "" {
+			faults = append(faults, wrong)
 		}
 		v.Files = append(v.Files, x)
+	}
+	if len(faults) > 0 {
+		v.State, v.Message, v.Hint = control.StateDiffers, strings.Join(faults, "; "), hint
 	}
 	if now.difference == nil {
 		return

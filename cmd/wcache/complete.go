@@ -73,6 +73,15 @@ func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]c
 	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
+// completeHeld are keys as well, any number of them, or directories for who begins to
+// type one.
+func (a *app) completeHeld(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return a.completeKeys(cmd, nil, typed)
+}
+
 // shortKey is how many digits of a key are shown, and tell it from others.
 const shortKey = 12
 

@@ -353,6 +353,7 @@ func testHIP(t *testing.T, _ string) {
 		}
 		r.oneKeeper()
 		p.end()
+		r.verify(0, verifyEqual)
 		r.stopWhole()
 	}
 }

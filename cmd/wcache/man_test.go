@@ -485,7 +485,7 @@ func TestManualDoctor(t *testing.T) {
 
 // TestManualWords is for what is said in a moment that no test can hold.
 func TestManualWords(t *testing.T) {
-	if got, want := (&cache.InUse{ID: "28dd04106153"}).Error(), "evict entry 28dd04106153: it is being handed out"; got != want {
+	if got, want := (&cache.InUse{ID: "28dd04106153"}).Error(), "evict entry 28dd04106153: it is being handed out or verified"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -111,6 +111,7 @@ func sameEachDay(text string, replace map[string]string) string {
 		{`, \d+ (s|min), pid \d+`, ", 2 min, pid 4711"},
 		{`process \d+, can`, "process 4711, can"},
 		{`in \d+(\.\d+)? m?s\b`, "in 18.4 s"},
+		{`(equal|differs), \d+(\.\d+)? m?s\b`, "$1, 18.4 s"},
 		{`now, [\d.]+ [KMG]?i?B/s`, "now, 1.9 GiB/s"},
 		{`, [\d.]+ [KMG]?i?B/s`, ", 1.9 GiB/s"},
 		{`user="[^"]*"`, `user="ada"`},

@@ -49,7 +49,7 @@ func (a *app) root() *cobra.Command {
 	root.Flags().Bool("version", false, "show the version of this program")
 	// Only a flag of that name could not be found, and it is there.
 	_ = root.RegisterFlagCompletionFunc("gpu", a.completeInstances)
-	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
+	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.verify(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {

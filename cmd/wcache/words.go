@@ -49,10 +49,15 @@ func state(e control.Entry) string {
 		return e.State + ", waiting"
 	case p != nil && p.Total > 0:
 		return fmt.Sprintf("%s %d %%", e.State, 100*p.Done/p.Total)
-	case e.Pinned:
-		return e.State + ", pinned"
 	}
-	return e.State
+	text := e.State
+	if e.Pinned {
+		text += ", pinned"
+	}
+	if e.Files != nil && len(e.Files.Damaged) > 0 {
+		text += ", damaged"
+	}
+	return text
 }
 
 // users words how many have an entry, or wait for it.
