@@ -84,7 +84,7 @@ type measurement struct {
 func measurements() []measurement {
 	return []measurement{
 		{"idle", (*bench).firstConnection, true}, {"serving", (*bench).serving, true},
-		{"loading", (*bench).loading, true}, {"hits", (*bench).hits, false},
+		{"loading", (*bench).loading, true}, {"verifying", (*bench).verifying, true}, {"hits", (*bench).hits, false},
 	}
 }
 

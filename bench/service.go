@@ -29,16 +29,21 @@ type service struct {
 	socket string
 }
 
-// start starts a service with some roots, that knows nothing else of this user. An
-// activated one begins to run at the first connection.
+// start starts a service with some roots, that knows nothing else of this user and
+// hashes nothing by itself. An activated one begins to run at the first connection.
 func (b *bench) start(activated bool, roots ...string) (*service, error) {
+	return b.startWith(`verify = "off"`, activated, roots...)
+}
+
+// startWith is start with another configuration.
+func (b *bench) startWith(text string, activated bool, roots ...string) (*service, error) {
 	dir, err := os.MkdirTemp(b.dir, "service-")
 	if err != nil {
 		return nil, err
 	}
 	s := &service{socket: filepath.Join(dir, "host.sock")}
 	config := filepath.Join(dir, "wcache.toml")
-	if err := os.WriteFile(config, nil, 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
 	args := []string{b.program, "serve", "--device", "host", "--config", config, "--state", filepath.Join(dir, "state")}

@@ -36,7 +36,7 @@ func example(t testing.TB) *Manifest {
 		ID: ID(k, "/models/llama"), Key: k, Dir: "/models/llama", Sure: "pin", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
 		Table: "t1", Segments: []Segment{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
 		Loaded: at, Used: at, Seconds: 0.25, Pinned: true,
-		Files:   []File{{Name: "model.safetensors", Stamp: stamp.Stamp{Size: 191976, MTime: at.UnixNano(), CTime: at.UnixNano() + 1, Inode: 42, Device: 65024, Mount: 7}, Used: true}},
+		Files:   []File{{Name: "model.safetensors", Stamp: stamp.Stamp{Size: 191976, MTime: at.UnixNano(), CTime: at.UnixNano() + 1, Inode: 42, Device: 65024, Mount: 7}, Used: true, SHA256: strings.Repeat("0a", 32), Hub: strings.Repeat("0b", 32)}},
 		Engines: []Engine{{PID: 4711, Name: "VLLM::EngineCor", Start: 123456, Since: at}},
 	}}}
 }
@@ -164,7 +164,7 @@ func TestMigrate(t *testing.T) {
 	}
 	want := example(t)
 	e := &want.Entries[0]
-	e.Sure = ""
+	e.Sure, e.Files[0].SHA256, e.Files[0].Hub = "", "", ""
 	e.Files[0].Stamp = stamp.Stamp{Size: e.Files[0].Stamp.Size, MTime: e.Files[0].Stamp.MTime, Inode: e.Files[0].Stamp.Inode}
 	equal(t, want, got)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/internal/visible"
 )
 
 const verifyHelp = `Compare what is held, byte for byte, with what its files give, and each file with
@@ -77,10 +78,10 @@ func (a *app) printVerified(list []control.Verified) error {
 	t.write(a.out, p)
 	for _, v := range list {
 		if v.Message != "" {
-			say(a.out, "%s\n", p.paint(uneasy, fmt.Sprintf("# %.12s: %s", v.Key, v.Message)))
+			say(a.out, "%s\n", p.paint(uneasy, visible.Line(fmt.Sprintf("# %.12s: %s", v.Key, v.Message))))
 		}
 		if v.Hint != "" && !a.quiet {
-			say(a.out, "%s\n", p.paint(uneasy, "#   "+v.Hint))
+			say(a.out, "%s\n", p.paint(uneasy, visible.Line("#   "+v.Hint)))
 		}
 	}
 	return nil
