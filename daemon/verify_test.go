@@ -175,7 +175,7 @@ func (i *instance) entryOf(t *testing.T, key string) manifest.Entry {
 	return manifest.Entry{}
 }
 
-// A byte of memory that isn't the file's is found and named, and nobody gets it any
+// A byte of memory that isn't the file's is found and named, and is not served any
 // more: the next request loads the model again.
 func TestVerifyMemory(t *testing.T) {
 	t.Parallel()

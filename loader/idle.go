@@ -11,7 +11,7 @@ import (
 )
 
 // Of ioprio_set(2), which x/sys doesn't have: a process or thread, and the class that
-// gets the disk when nobody else wants it.
+// gets the disk when no other process wants it.
 const (
 	ioprioWhoProcess = 1
 	ioprioClassIdle  = 3 << 13
@@ -19,8 +19,8 @@ const (
 
 // yield gives this process, for the rest of its life, only what no other wants of
 // processors and disks. These are properties of threads, which a thread passes on to
-// those that it makes: it is done when a look at all finds nothing more to do. That it
-// may not do so is no reason to stop.
+// those that it makes: it is done when a look at all finds nothing more to do. Where
+// that is not allowed the process goes on as it is.
 func yield() {
 	for changed := true; changed; {
 		changed = false

@@ -273,7 +273,7 @@ func TestVerifyHangs(t *testing.T) {
 	})
 }
 
-// pipeFile is a file that nobody can open before somebody writes to it.
+// pipeFile is a file whose opening waits for a writer.
 func pipeFile(t *testing.T) layout.File {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pipe")
@@ -283,7 +283,7 @@ func pipeFile(t *testing.T) layout.File {
 	return fileOf(t, path)
 }
 
-// Files are hashed with what nobody else wants of processors and disks, by each of the
+// Files are hashed with what no other process wants of processors and disks, by each of the
 // child's threads.
 func TestHashIsIdle(t *testing.T) {
 	leaves(t, func() {

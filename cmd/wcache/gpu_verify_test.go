@@ -47,7 +47,7 @@ func (r *rig) verify(exit int, want string) {
 	r.like(string(out), want)
 }
 
-// flip changes a byte of the GPU's memory behind everybody's back, as a process has it.
+// flip changes a byte of the GPU's memory, which a process holds.
 func (r *rig) flip(pid int, at int64) {
 	r.Helper()
 	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

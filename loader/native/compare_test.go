@@ -64,7 +64,7 @@ func differs(table *tensor.Table, memory, file []byte) *Difference {
 
 // Any byte of any kind of step that differs is found and named, however blocks and
 // staging cut it: one, a few here and there, whole tensors. What lies between storages
-// is nobody's.
+// doesn't count.
 func TestCompare(t *testing.T) {
 	files := []layout.File{randomFile(t, "a", 1_500_001), randomFile(t, "bb", 70_000)}
 	plan := randomPlan(rand.New(rand.NewPCG(1, 2)), files)
