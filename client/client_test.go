@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		fmt.Println("listening")
+		fmt.Fprintln(os.Stdout, "listening")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = l.Close()
 		os.Exit(0)

@@ -4,6 +4,7 @@
 package manifest
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,7 +217,7 @@ func TestPath(t *testing.T) {
 		{"ada", "state", "", ErrHomeless},
 	} {
 		env := map[string]string{"HOME": tt.home, "XDG_STATE_HOME": tt.state}
-		if got, err := Path(func(n string) string { return env[n] }, "0"); got != tt.want || err != tt.err {
+		if got, err := Path(func(n string) string { return env[n] }, "0"); got != tt.want || !errors.Is(err, tt.err) {
 			t.Errorf("%v: got %q, %v", tt, got, err)
 		}
 	}
