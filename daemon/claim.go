@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,12 +18,14 @@ import (
 // Claim is what this process has of a socket's path: the lock that says so to others, and
 // the files there that are its own. Anybody of the same user can remove or replace them
 // while it runs, as can what clears old files from /tmp; Check notices, and makes anew what
-// this process made. One goroutine at a time uses it.
+// this process made. It is safe for concurrent use.
 //
 // Files are known by their inodes, of which a descriptor is kept: none of these numbers is
 // given to another file meanwhile.
 type Claim struct {
-	path  string
+	path string
+
+	mu    sync.Mutex
 	bound bool     // the socket was made here, and not by a service manager
 	lock  *os.File // holds the lock, nil: another process does, or it could not be looked for
 	dir   *os.File // holds a shared lock on the directory, nil: that has failed
@@ -44,6 +47,8 @@ func NewClaim(socket string) *Claim {
 // directory was removed, it gives a new one, which the caller owns; the one before reaches
 // nobody any more. The error is what engines or people meet that can't be mended here.
 func (c *Claim) Check() (*net.UnixListener, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
@@ -108,8 +113,13 @@ func (c *Claim) own(l *net.UnixListener) {
 }
 
 // Close removes the socket's file, if it was made here and is there still, and gives the
-// lock up. The listener is to be closed before.
+// lock up. The listener is to be closed before. While a Check hangs, of a file system that
+// doesn't answer, nothing is done: the end of the process gives the lock up.
 func (c *Claim) Close() error {
+	if !c.mu.TryLock() {
+		return nil
+	}
+	defer c.mu.Unlock()
 	var err error
 	if c.bound && same(c.lock, c.path+lockEnding) && same(c.file, c.path) {
 		err = os.Remove(c.path) // nobody else makes one while the lock is held

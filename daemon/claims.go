@@ -18,6 +18,9 @@ import (
 // for each. A directory is not watched, since a watch ends with what it watches.
 const claimsEvery = 2 * time.Second
 
+// claimsEnd is how long the end of a daemon waits for a look that is under way.
+const claimsEnd = time.Second
+
 // claims is what is wrong with the files of the sockets. Safe for concurrent use.
 type claims struct {
 	mu    sync.Mutex
@@ -64,7 +67,10 @@ func (s *Server) keepClaims(ctx context.Context, listeners []Listener) {
 			if l.Claim == nil {
 				continue
 			}
-			made, err := l.Claim.Check()
+			made, err, done := s.checkClaim(ctx, l.Claim)
+			if !done {
+				return
+			}
 			if s.claims.note(i, s.mendable(err)) {
 				s.log.Warn("engines may not reach this daemon", "err", err)
 			}
@@ -88,6 +94,33 @@ func (s *Server) keepClaims(ctx context.Context, listeners []Listener) {
 			return
 		}
 	}
+}
+
+// checkClaim checks one, and leaves it to itself when ctx is done: a file system that hangs
+// keeps a daemon from ending no more than from serving.
+func (s *Server) checkClaim(ctx context.Context, c *Claim) (made *net.UnixListener, err error, done bool) {
+	type result struct {
+		made *net.UnixListener
+		err  error
+	}
+	checked := make(chan result, 1)
+	go func() {
+		made, err := c.Check()
+		checked <- result{made, err}
+	}()
+	select {
+	case r := <-checked:
+		return r.made, r.err, true
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-checked:
+		if r.made != nil {
+			_ = r.made.Close() // nobody is served any more
+		}
+	case <-time.After(claimsEnd):
+	}
+	return nil, nil, false
 }
 
 // mendable adds to an error what mends it.

@@ -124,14 +124,16 @@ func holder(f *os.File) string {
 		return "another process"
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return "another process"
-	}
-	for line := range strings.Lines(string(locks)) {
-		if part := strings.Fields(line); len(part) > 5 && part[1] == "FLOCK" && part[5] == file {
-			pid, _ := strconv.Atoi(part[4]) // the kernel writes digits
-			return nameProcess(pid)
+	for range 3 { // the kernel leaves lines out while others lock and unlock
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			break
+		}
+		for line := range strings.Lines(string(locks)) {
+			if part := strings.Fields(line); len(part) > 5 && part[1] == "FLOCK" && part[5] == file {
+				pid, _ := strconv.Atoi(part[4]) // the kernel writes digits
+				return nameProcess(pid)
+			}
 		}
 	}
 	return "another process"

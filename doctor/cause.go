@@ -93,7 +93,7 @@ func Denied(root, socket string, uid int, err error) Cause {
 	}
 	return Cause{
 		fmt.Sprintf("connecting to %s is denied, and its mode allows it%s", socket, confined(root)),
-		"see which rule of SELinux or AppArmor denies it: ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=; for a container docs/containers.md says what helps",
+		"see which rule of SELinux or AppArmor denies it: ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=; for a container wcache@.service(8) says what helps",
 	}
 }
 

@@ -161,7 +161,7 @@ func unconfine(here, there string) string {
 	if here == "" {
 		who = "the daemon's container"
 	}
-	return "start " + who + " with " + how + "; see docs/containers.md"
+	return "start " + who + " with " + how + "; see wcache@.service(8), Containers"
 }
 
 // take does what an engine does, where a daemon runs: only that shows a seccomp

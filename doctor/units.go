@@ -237,6 +237,8 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 		return result(check, Fail, cause.Mend, "it does not answer: %s", cause.Why)
 	case d == nil && s.pid() != 0:
 		return result(check, Warn, "wait some seconds; if it stays so: "+m.renewal(s)+log, "process %d runs, and nobody listens on %s, which it makes again by itself", s.pid(), m.Control)
+	case d == nil && !s.listens:
+		return result(check, OK, "", "not running")
 	case d == nil:
 		return result(check, OK, "", "not running; the first engine starts it")
 	case len(d.Problems) > 0:
