@@ -60,6 +60,11 @@ test-systemd-257: build ## the same on Debian 13 (needs root; installs it once, 
 	./systemdtest/debian.sh '$(DEBIAN_13)'
 	./systemdtest/run.sh '$(BED)' '$(DEBIAN_13)'
 
+KILLS ?= 500
+.PHONY: test-crash
+test-crash: build ## kill the daemon a moment after an answer, KILLS times, with all cores busy (needs root)
+	./systemdtest/run.sh '$(BED)' / -test.run='^TestCrash$$' -test.timeout=2h -crash.kills=$(KILLS)
+
 SEED    ?= 0
 MINUTES ?= 1
 .PHONY: churn

@@ -35,7 +35,7 @@ func (c *churn) play() error {
 		{"kill loaders", 2 * time.Second, c.killLoader},
 		{"be hostile", time.Second, c.hostile},
 		{"configure", 10 * time.Second, c.reconfigure},
-		{"look for attachments", 3 * time.Second, func(*rand.Rand) error {
+		{"look for attachments", 1500 * time.Millisecond, func(*rand.Rand) error {
 			for _, s := range c.services {
 				c.attachedEngines(s)
 			}
@@ -44,7 +44,7 @@ func (c *churn) play() error {
 		{"fill disks", 15 * time.Second, c.fillDisk},
 	}
 	if c.manager != 0 {
-		actors = append(actors, actor{"stop the manager", 20 * time.Second, c.stopManager})
+		actors = append(actors, actor{"stop the manager", 40 * time.Second, c.stopManager})
 	}
 	for range c.engines {
 		actors = append(actors, actor{"engines", 200 * time.Millisecond, c.life})
@@ -131,9 +131,9 @@ func (s *service) evict(rng *rand.Rand) {
 	if status, err := s.status(); err == nil && len(status.Entries) > 0 && rng.IntN(3) > 0 {
 		e.Key = status.Entries[rng.IntN(len(status.Entries))].Key
 	}
-	s.forget(e.Force)
+	done := s.forgetting(e.Force)
 	_, err := s.ask(control.Request{Method: control.MethodEvict, Evict: &e})
-	s.forget(e.Force)
+	done()
 	var no *control.Error
 	if errors.As(err, &no) {
 		s.tally.refused(no.Message)

@@ -174,7 +174,8 @@ func (w *world) renew(name string, how func(dir string, files map[string][]byte)
 		delete(files, "config.json") // which is the same
 		delete(files, "model.safetensors.index.json")
 	}
-	w.note(p.path, held{changes: true, how: "being renewed " + name})
+	// By removal it lacks files for a moment.
+	w.note(p.path, held{changes: true, gone: name == "by removal", how: "being renewed " + name})
 	if err := how(p.path, files); err != nil {
 		return err
 	}
@@ -313,10 +314,12 @@ func (w *world) damage() error {
 	if !ok || len(list) < 4 {
 		return nil
 	}
-	w.note(p.path, held{changes: true, how: "being damaged"})
-	defer w.note(p.path, held{how: "damaged"})
 	shard := filepath.Join(p.path, "model-00002-of-00004.safetensors")
-	switch w.roll(3) {
+	n := w.roll(3)
+	how := []string{"its configuration is damaged", "a shard is cut", "a shard is removed"}[n]
+	w.note(p.path, held{changes: true, gone: n == 2, how: "being damaged"})
+	defer w.note(p.path, held{gone: n == 2, how: how})
+	switch n {
 	case 0:
 		return os.WriteFile(filepath.Join(p.path, "config.json"), []byte(`{"attention_bias": null`), 0o600)
 	case 1:

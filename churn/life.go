@@ -58,7 +58,9 @@ type life struct {
 	how    style
 	target place
 	key    string
-	picked int64
+	picked int64 // when, by clock
+
+	watched int64 // when its watch was answered
 }
 
 func (e *life) live() {
@@ -69,7 +71,7 @@ func (e *life) live() {
 		return
 	}
 	watching := e.rng.IntN(3) > 0 && e.watch()
-	stays := 3 * time.Second
+	stays := 2 * time.Second
 	if e.rng.IntN(10) == 0 {
 		stays = 20 * time.Second
 	}
@@ -94,9 +96,9 @@ func (e *life) live() {
 	}
 	if e.rng.IntN(6) == 0 {
 		e.promises.drop(e.p.pid)
-		e.s.forget(false)
+		done := e.s.forgetting(false)
 		e.order(orderRelease)
-		e.s.forget(false)
+		done()
 	}
 }
 
@@ -134,6 +136,7 @@ func (e *life) watch() bool {
 		e.tally.fault(faultStuck, "%s: engine %d, watch", e.s.name, e.p.pid)
 	case r.Outcome == outcomeOK:
 		e.tally.count(countWatches)
+		e.watched = r.To
 		return true
 	case r.Outcome == outcomeError && strings.Contains(r.Message, "engines that watch already"): // others crowd it
 		e.tally.refused(r.Message)
@@ -152,7 +155,7 @@ func (e *life) look() {
 		return
 	}
 	if r.Outcome == outcomeLost && (e.s.keeps() || !e.s.killedBetween(e.picked, r.From)) {
-		e.tally.fault(faultWatch, "%s: engine %d", e.s.name, e.p.pid)
+		e.tally.fault(faultWatch, "%s: engine %d, answered %d ms before a daemon was killed", e.s.name, e.p.pid, e.s.killedAfter(e.watched)/1e6)
 	}
 }
 
@@ -189,6 +192,9 @@ func (e *life) ask(how string) bool {
 			}
 		default:
 			e.refused(r)
+			if r.Outcome == outcomeMismatch {
+				return false // at which an engine gives up
+			}
 		}
 		sleep(e.rng, time.Second)
 	}
@@ -220,6 +226,7 @@ func (e *life) refused(r report) {
 	switch {
 	case e.how == silent, !rest:
 	case e.s.loaderKilledBetween(r.From, r.To):
+	case strings.Contains(r.Message, "newer ones need its place"): // hostile clients crowd it
 	case e.s.budgeted() && strings.Contains(r.Message, "and the budget is"):
 	default:
 		e.tally.fault(faultUnsaid, "%s: engine %d, style %d, on %s, which is at rest: %s %s", e.s.name, e.p.pid, e.how, e.target.path, r.Outcome, r.Message)
@@ -230,5 +237,5 @@ func (e *life) refused(r report) {
 func (e *life) forcedSince(since int64) bool {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	return e.s.forced >= since
+	return overlaps(e.s.forced, since, clock())
 }

@@ -55,7 +55,7 @@ func main() {
 		flag.IntVar(&o.manager, "manager", 0, "`pid` of that manager, which is stopped at times; 0: it is not")
 		flag.Uint64Var(&o.seed, "seed", 0, "`seed` of all that is random; 0: by the clock")
 		flag.Float64Var(&o.minutes, "minutes", 1, "for how many `minutes`")
-		flag.IntVar(&o.engines, "engines", 8, "`engines` at once")
+		flag.IntVar(&o.engines, "engines", 12, "`engines` at once")
 		flag.Parse()
 		err = run(o)
 	}

@@ -73,7 +73,7 @@ const settling = 10 * time.Second
 func (s *service) excused(asked, answered int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.forced >= asked || !s.keeps() && overlaps(s.down, asked, clock()) ||
+	return overlaps(s.forced, asked, clock()) || !s.keeps() && overlaps(s.down, asked, clock()) ||
 		slices.ContainsFunc(s.stopped, func(x span) bool {
 			return x.from <= answered && (x.to == 0 || x.to+int64(settling) >= asked)
 		})
@@ -109,7 +109,7 @@ func has(status *control.Status, x promise) bool {
 // At is when the first status was asked for.
 func (c *churn) entries(s *service, before, after *control.Status, at int64) {
 	s.mu.Lock()
-	retiring := s.retiring >= at
+	retiring := overlaps(s.retiring, at, clock())
 	s.mu.Unlock()
 	if !s.keeps() || retiring || s.loaderKilledBetween(at, clock()) { // which may have compared an entry
 		return

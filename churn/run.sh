@@ -5,7 +5,8 @@
 # run.sh BED SEED MINUTES [OPTION...] - the churn: random engines beside kills, changed
 # files and hostile clients. With root and BED, which is user-manager.sh of the test
 # bed, against the units in a real user manager and a daemon by hand at once; else
-# against the one by hand. SEED 0 is one by the clock. OPTIONs are the program's.
+# against the one by hand. SEED 0 is one by the clock. OPTIONs are the program's. With
+# CHURN_LOGS set, the daemons' logs of a run that fails go into that folder.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
@@ -18,6 +19,12 @@ mkdir "$stage/dir" "$stage/state"
 go build -o "$stage/churn" "$here"
 cp "$top/bin/wcache" "$stage/"
 churn=(nice "$stage/churn" -wcache "$stage/wcache" -dir "$stage/dir" -seed "$seed" -minutes "$minutes")
+logs() { # COMMAND...: run it, and keep the logs if it fails
+    "$@" && return
+    local rc=$?
+    [ -z "${CHURN_LOGS-}" ] || { mkdir -p "$CHURN_LOGS" && cp "$stage"/dir/*.log "$CHURN_LOGS/"; }
+    return "$rc"
+}
 # A state folder on a file system of its own, so small that it can be filled.
 disk=(mount -t tmpfs -o size=2m,mode=700 tmpfs)
 
@@ -27,10 +34,10 @@ if [ "$(id -u)" != 0 ] || [ ! -x "$bed" ]; then
     own=(unshare --mount)
     [ "$(id -u)" = 0 ] || own+=(--map-root-user)
     if "${own[@]}" true 2>/dev/null; then
-        "${own[@]}" sh -ec "${disk[*]} '$stage/state'; exec \"\$@\"" sh "${churn[@]}" -state "$stage/state" "$@"
+        logs "${own[@]}" sh -ec "${disk[*]} '$stage/state'; exec \"\$@\"" sh "${churn[@]}" -state "$stage/state" "$@"
     else
         echo "without mounts of its own: no disk is filled"
-        "${churn[@]}" "$@"
+        logs "${churn[@]}" "$@"
     fi
     exit
 fi
@@ -54,5 +61,5 @@ kept=/home/wctest/.local/state/wcache/host
 "$bed" exec --root sh -ec "for d in $stage/state $kept; do ${disk[*]} \$d; chown wctest: \$d; done"
 "$bed" exec systemctl --version | head -n 1
 "$bed" exec systemctl --user enable --now wcache@host.socket
-"$bed" exec "${churn[@]}" -state "$stage/state" -unit wcache@host.service -unit-state "$kept" -manager "$("$bed" pid)" "$@" ||
-    { rc=$?; "$bed" exec journalctl --user -u wcache@host.service -n 200 --no-pager -o cat >"${CHURN_LOG:-/dev/null}" || true; exit "$rc"; }
+[ -z "${CHURN_LOGS-}" ] || "$bed" exec sh -c "exec journalctl --user -fqn all -o short-precise >$stage/dir/journal.log" &
+logs "$bed" exec "${churn[@]}" -state "$stage/state" -unit wcache@host.service -unit-state "$kept" -manager "$("$bed" pid)" "$@"

@@ -41,8 +41,8 @@ type service struct {
 	down     []span  // when no daemon was there, as it had been killed
 	loaders  []int64 // when loaders were killed, by clock
 	stopped  []span  // when the manager was stopped
-	forced   int64   // when entries were evicted by force the last time
-	retiring int64   // when anything was evicted or released the last time
+	forced   []span  // when entries were being evicted by force
+	retiring []span  // when anything was being evicted or released
 	budget   bool    // there is one, or was lately
 
 	killing sync.Mutex // held while a daemon is killed, or its manager is stopped
@@ -244,6 +244,18 @@ func (s *service) killedBetween(from, to int64) bool {
 	return overlaps(s.down, from, to)
 }
 
+// killedAfter gives how long after a moment a daemon was killed first.
+func (s *service) killedAfter(at int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.down {
+		if d.from >= at {
+			return d.from - at
+		}
+	}
+	return -1
+}
+
 func (s *service) loaderKilledBetween(from, to int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,13 +269,25 @@ func (s *service) budgeted() bool {
 	return s.budget
 }
 
-// forget notes that entries go, by force or not, because somebody asked for it.
-func (s *service) forget(force bool) {
+// forgetting notes that entries may go, by force or not, because somebody asks for it,
+// until done is called.
+func (s *service) forgetting(force bool) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retiring = clock()
+	lists := []*[]span{&s.retiring}
 	if force {
-		s.forced = s.retiring
+		lists = append(lists, &s.forced)
+	}
+	for _, l := range lists {
+		*l = append(*l, span{from: clock()})
+	}
+	at := []int{len(s.retiring) - 1, len(s.forced) - 1}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i, l := range lists {
+			(*l)[at[i]].to = clock()
+		}
 	}
 }
 

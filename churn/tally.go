@@ -23,7 +23,7 @@ const (
 	countBytes      = "kB compared, byte by byte"
 	countReread     = "mappings compared again later"
 	countMoving     = "replies that were mixtures, as their files were"
-	countAside      = "replies to those whose directory had gone, which their process didn't say"
+	countAside      = "replies to those who don't say their directory, which had gone or lacked a file"
 	countUnmapped   = "replies whose daemon was killed before they were mapped"
 	countRefused    = "replies without weights"
 	countLost       = "requests that a killed daemon left unanswered"
@@ -104,9 +104,11 @@ var (
 	numberText = regexp.MustCompile(`[0-9]+`)
 )
 
-// listText are several things in a row, hintText what to do about an error.
+// listText are several things in a row, heldText all that is held, hintText what to do
+// about an error.
 var (
 	listText = regexp.MustCompile(`…[….]*(, …[….]*)+`)
+	heldText = regexp.MustCompile(`held are .*$`)
 	hintText = regexp.MustCompile(` \((start|the service|see|add|wait|wcache|end) .*$`)
 )
 
@@ -117,7 +119,7 @@ func kindOf(text string) string {
 	for _, r := range []*regexp.Regexp{quotedText, pathText, hexText, numberText} {
 		text = r.ReplaceAllString(text, "…")
 	}
-	text = hintText.ReplaceAllString(listText.ReplaceAllString(text, "…"), "")
+	text = hintText.ReplaceAllString(listText.ReplaceAllString(heldText.ReplaceAllString(text, "held are …"), "…"), "")
 	if runes := []rune(text); len(runes) > longest {
 		text = string(runes[:longest])
 	}

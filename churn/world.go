@@ -48,7 +48,7 @@ type place struct {
 type held struct {
 	since   int64  // by clock
 	version uint32 // 0: nothing that can be loaded
-	gone    bool   // it isn't there
+	gone    bool   // it isn't there, or lacks a file
 	changes bool   // it may hold what it held before, what it holds next, or nothing
 	link    string // the directory to which it leads
 	how     string // what was done, for people
@@ -109,8 +109,9 @@ func (w *world) any(rng *rand.Rand, ok func(place) bool) (place, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []place
+	dead := rng.IntN(20) == 0 // also what has gone, or never was
 	for _, p := range w.places {
-		if ok(p) {
+		if _, err := os.Stat(p.path); (dead || err == nil) && ok(p) {
 			list = append(list, p)
 		}
 	}
@@ -203,7 +204,7 @@ const (
 	right  verdict = iota
 	wrong          // what its path did not hold
 	moving         // a mixture, as its path held it
-	aside          // its directory had gone, and its process didn't say it: that is out of what can be known
+	aside          // its directory had gone or lacked a file, and its process didn't say which it is
 )
 
 // judge compares the versions that an engine got with what its path held since it
