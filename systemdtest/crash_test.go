@@ -7,10 +7,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,11 +44,12 @@ const victimVariable = "WCACHE_VICTIM"
 
 // victimSaid is what an engine says of its request.
 type victimSaid struct {
-	PID      int
-	Daemon   int // that has answered, 0: none has
-	Watched  bool
-	Killed   time.Duration // how long after the answer it has killed the daemon, 0: it has not
-	Err      string        // why it was not answered
+	PID     int
+	Daemon  int // that has answered, 0: none has
+	Watched bool
+	Ended   bool          // the watch has, at the last look
+	Killed  time.Duration // how long after the answer it has killed the daemon, 0: it has not
+	Err     string        // why it was not answered
 }
 
 // playVictim is an engine's process. It waits for a line with the pid of a daemon to
@@ -87,10 +90,11 @@ func playVictim(request string) error {
 	if conn != nil {
 		_ = conn.Close() // all is read
 	}
+	var watch net.Conn
 	if pid == 0 { // the others watch, too
 		watched, keep, err := client.Engine(ctx, socket(), watching)
 		if said.Watched = err == nil && watched.Status == protocol.StatusOK; said.Watched {
-			defer keep.Close()
+			watch = keep
 		}
 	} else {
 		time.Sleep(after - time.Since(begin))
@@ -100,8 +104,15 @@ func playVictim(request string) error {
 	if err := out.Encode(said); err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, in)
-	return err
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return err
+	}
+	if watch != nil {
+		_ = watch.SetReadDeadline(time.Now().Add(time.Millisecond)) // shows at the read
+		_, err := watch.Read(make([]byte, 1))
+		said.Ended = !errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	return out.Encode(said)
 }
 
 // victim is an engine's process as the test has it.
@@ -143,9 +154,17 @@ func (v *victim) listen(t *testing.T) {
 	}
 }
 
-func (v *victim) end() {
+// end ends it, and has it look whether its watch still stands.
+func (v *victim) end(t *testing.T) {
+	t.Helper()
 	_ = v.in.Close() // Wait closes it too
-	_ = v.cmd.Wait() // what it had to say it has said
+	v.listen(t)
+	if err := v.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if v.said.Ended {
+		t.Errorf("the watch of engine %d has ended", v.said.PID)
+	}
 }
 
 // hogs keep all cores busy for the rest of a test.
@@ -244,7 +263,7 @@ func (x *crashCounts) crash(t *testing.T, rng *rand.Rand, requests map[string]st
 	var list []*victim
 	for key, path := range requests {
 		v := startVictim(t, key, path)
-		defer v.end()
+		defer v.end(t)
 		list = append(list, v)
 	}
 	killer := rng.IntN(len(list))
