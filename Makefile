@@ -60,6 +60,17 @@ test-systemd-257: build ## the same on Debian 13 (needs root; installs it once, 
 	./systemdtest/debian.sh '$(DEBIAN_13)'
 	./systemdtest/run.sh '$(BED)' '$(DEBIAN_13)'
 
+KILLS ?= 500
+.PHONY: test-crash
+test-crash: build ## kill the daemon a moment after an answer, KILLS times, with all cores busy (needs root)
+	./systemdtest/run.sh '$(BED)' / -test.run='^TestCrash$$' -test.timeout=2h -crash.kills=$(KILLS)
+
+SEED    ?= 0
+MINUTES ?= 1
+.PHONY: churn
+churn: build ## random engines, loads, kills and changed files for MINUTES; SEED as an earlier run told (as root in a real user manager)
+	./churn/run.sh '$(BED)' '$(SEED)' '$(MINUTES)'
+
 .PHONY: lint
 lint: ## go vet, gofmt, golangci-lint
 	@test -z "$$(gofmt -s -l $$(git ls-files '*.go'))" || { gofmt -s -d $$(git ls-files '*.go'); exit 1; }

@@ -61,6 +61,7 @@ var allowed = map[string][]string{
 	"packagetest":          {"control"},
 	"systemd/generator":    {},
 	"cmd/wcache-generator": {"systemd/generator"},
+	"churn":                {"client", "control", "fingerprint", "protocol", "tensor", "weights"},
 	"demo/engine":          {"client", "protocol", "tensor"},
 }
 

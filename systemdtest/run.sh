@@ -2,14 +2,15 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# run.sh BED [ROOT] - the units, the generator and the daemon in a real user
-# manager. BED is user-manager.sh of the test bed; ROOT the file system that it
+# run.sh BED [ROOT [OPTION...]] - the units, the generator and the daemon in a real
+# user manager. BED is user-manager.sh of the test bed; ROOT the file system that it
 # runs on, / or that of another release of Debian. Needs root. With ENGINE and
 # ENGINE_VENV set, the unmodified vLLM engine connects too, without any option.
+# OPTIONs are the tests', such as -test.run=TestCrash -crash.kills=500.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
-bed=${1:?usage: run.sh BED [ROOT]} root=${2:-/}
+bed=${1:?usage: run.sh BED [ROOT [OPTION...]]} root=${2:-/}
 [ -x "$bed" ] || { echo "systemdtest: error: no user manager for tests at $bed" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "systemdtest: error: needs root, to start a user manager in a cgroup of its own" >&2; exit 1; }
 
@@ -39,7 +40,7 @@ chmod -R a+rX "$stage"
     chmod 755 /root"
 "$bed" exec systemctl --version | head -n 1
 "$bed" exec env WCACHE_BED="$stage" WCACHE_ENGINE="$engine" STOCK_ENGINE_VENV="$venv" VLLM_CACHE_ROOT=/tmp/vllm \
-    "$stage/systemdtest" -test.v -test.timeout 10m 2>&1 | tee "$stage/log" | grep -v '^=== ' || true
+    "$stage/systemdtest" -test.v -test.timeout 10m "${@:3}" 2>&1 | tee "$stage/log" | grep -v '^=== ' || true
 passed=$(grep -c '^--- PASS' "$stage/log" || true)
 failed=$(grep -c '^--- FAIL' "$stage/log" || true)
 if [ "$failed" != 0 ] || ! grep -q '^PASS$' "$stage/log"; then
