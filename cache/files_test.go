@@ -5,6 +5,7 @@ package cache
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,8 +71,8 @@ func TestHold(t *testing.T) {
 // Records of files change for all entries at once, and not under those who read them.
 func TestAmend(t *testing.T) {
 	l := newLoads()
-	changes := 0
-	c := New(Options{Load: l.load, Changed: func() { changes++ }})
+	var changes atomic.Int64
+	c := New(Options{Load: l.load, Changed: func() { changes.Add(1) }})
 	defer c.Close()
 	shared := manifest.File{Name: "m.safetensors", Stamp: stamp.Stamp{Size: 5, Inode: 7}, Used: true}
 	other := manifest.File{Name: "m.safetensors", Stamp: stamp.Stamp{Size: 5, Inode: 8}, Used: true}
@@ -86,7 +87,8 @@ func TestAmend(t *testing.T) {
 		h.Release()
 	}
 	before, _ := c.Status()
-	changes = 0
+	c.loads.Wait() // each tells of a change when it has ended
+	changes.Store(0)
 	amend := func(f manifest.File) manifest.File {
 		if f.Stamp == shared.Stamp {
 			f.SHA256, f.Hub = "0a", "0b"
@@ -95,8 +97,8 @@ func TestAmend(t *testing.T) {
 	}
 	c.Amend(amend)
 	c.Amend(amend) // changes nothing more
-	if changes != 1 {
-		t.Errorf("told of %d changes", changes)
+	if n := changes.Load(); n != 1 {
+		t.Errorf("told of %d changes", n)
 	}
 	known := shared
 	known.SHA256, known.Hub = "0a", "0b"
