@@ -150,15 +150,8 @@ func (x *Index) mark(f *folder) *task {
 // somebody asks, until the index is closed.
 func (x *Index) listen() {
 	defer close(x.listening)
-	fds := []unix.PollFd{
-		{Fd: number(x.notes.queue), Events: unix.POLLIN},
-		{Fd: number(x.ownMounts), Events: unix.POLLPRI},
-		{Fd: number(x.bell), Events: unix.POLLIN},
-	}
-	for {
-		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
-			return
-		}
+	for x.notes.err == nil {
+		x.notes.wait()
 		x.mu.Lock()
 		x.drain()
 		closed, mounted := x.closed, x.mountsSeen != x.mountsHandled

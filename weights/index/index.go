@@ -28,10 +28,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/wcache/wcache/internal/fd"
 )
 
 // Options of an [Index]. Zero values mean what the comments say.
@@ -55,8 +51,6 @@ type Options struct {
 type Index struct {
 	o         Options
 	notes     *notifier
-	ownMounts *fd.FD        // as notes.mounts, for listen
-	bell      *fd.FD        // an eventfd that ends listen
 	listening chan struct{} // closed when listen has ended
 	stop      chan struct{} // closed by Close
 	large     chan struct{} // slots for large shard indexes
@@ -110,16 +104,8 @@ func New(o Options) *Index {
 	if o.addWatch != nil {
 		x.notes.add = o.addWatch
 	}
-	x.ownMounts = openMounts()
-	if n, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
-		x.bell, _ = fd.New(n) // n is a descriptor
-	}
 	x.mounts, _ = readMounts() // without it, each change of mounts concerns every root
-	if x.bell == nil {         // no descriptor was left: requests alone take changes over
-		close(x.listening)
-	} else {
-		go x.listen()
-	}
+	go x.listen()
 	return x
 }
 
@@ -145,19 +131,12 @@ func (x *Index) Close() {
 		roots = append(roots, r)
 	}
 	x.mu.Unlock()
-	if x.bell != nil {
-		_, _ = unix.Write(x.bell.Int(), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // an eventfd has room for this
-	}
+	x.notes.ring()
 	<-x.listening
 	for _, r := range roots {
 		r.await()
 	}
 	x.notes.close()
-	for _, f := range []*fd.FD{x.ownMounts, x.bell} {
-		if f != nil {
-			_ = f.Close() // nothing was written
-		}
-	}
 }
 
 // await waits until the walker has ended, or hangs.

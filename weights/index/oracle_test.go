@@ -232,9 +232,9 @@ func (o *oracle) ask(hashes []string) map[string]truth {
 // linksOn counts the links on a path below a root, and those of the root as one.
 func (o *oracle) linksOn(path string) int {
 	best := -1
-	for _, root := range slices.Concat(o.roots, o.added) {
+	for i, root := range slices.Concat(o.roots, o.added) {
 		rest, ok := strings.CutPrefix(path, root)
-		if !ok || rest != "" && rest[0] != '/' {
+		if !ok || rest != "" && (rest[0] != '/' || i >= len(o.roots)) { // nothing counts below one that was added
 			continue
 		}
 		n, at := 0, root

@@ -44,17 +44,23 @@ func (rd *reading) publish() {
 	if rd.whole || f.blind == "" {
 		f.blind = rd.blind
 	}
-	if f.blind != "" || f.problem != nil {
-		r.bad[f] = struct{}{}
-	} else {
-		delete(r.bad, f)
-	}
+	note(r.bad, f, f.problem != nil)
+	note(r.blind, f, f.blind != "")
 	if f != r.top {
 		delete(x.hints, f.at())
 	}
 	x.setModel(f, rd.model)
 	if f.model != nil {
 		x.show(f)
+	}
+}
+
+// note puts a folder into a set, or takes it out.
+func note(set map[*folder]struct{}, f *folder, in bool) {
+	if in {
+		set[f] = struct{}{}
+	} else {
+		delete(set, f)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,9 +186,23 @@ func TestRandom(t *testing.T) {
 	}
 	for step := range *steps {
 		did := w.act()
+		switch w.rand.IntN(40) {
+		case 0:
+			dir := w.dir()
+			if info, err := os.Stat(dir); err == nil && info.IsDir() {
+				x.Add(dir)
+				o.added = append(slices.DeleteFunc(o.added, func(a string) bool { return a == dir }), dir)
+				did += ", add " + dir
+			}
+		case 1:
+			o.roots = []string{w.top + "/r1", w.top + "/r2"}[:w.rand.IntN(3)]
+			x.SetRoots(o.roots)
+			did += fmt.Sprint(", roots ", o.roots)
+		}
 		if did == "" {
 			continue
 		}
+		o.added = slices.DeleteFunc(o.added, func(a string) bool { info, err := os.Stat(a); return err != nil || !info.IsDir() })
 		w.log = append(w.log, strings.ReplaceAll(did, w.top, "DIR"))
 		now := o.ask(hashes)
 		order := w.rand.Perm(len(hashes))
@@ -199,7 +214,7 @@ func TestRandom(t *testing.T) {
 			}
 			a := lookup(t, x, hash)
 			if bad := o.compare(a, now[hash]); bad != "" {
-				t.Errorf("step %d, hash %s: %s\nwant %v\ngot\n%s", step, hash, bad, now[hash], text(a, w.top))
+				t.Errorf("step %d, hash %s: %s\nroots %v, added %v\nwant %v %v\ngot\n%s", step, hash, bad, o.roots, o.added, now[hash], now[hash].links, text(a, w.top))
 			}
 			w.settled(x, hash, a.Version)
 			versions[hash] = a.Version
@@ -220,6 +235,7 @@ func (w *world) settled(x *Index, hash string, version uint64) {
 		}
 		if a := lookup(w.t, x, hash); a.Version != version {
 			w.t.Errorf("the version of %s became %d after %d, and nothing was changed", hash, a.Version, version)
+			return
 		}
 	}
 	w.t.Errorf("the version of %s is not current after the look-up", hash)

@@ -104,48 +104,17 @@ func (rd *reading) enter() (*fd.FD, error) {
 	if err != nil {
 		return nil, err
 	}
-	if keyOf(info.Stamp) != rd.f.key {
-		return nil, errMoved
+	k, want := keyOf(info.Stamp), rd.f.key
+	if k == want {
+		return dir, nil
 	}
-	return dir, nil
+	if on, err := sys.kind(dir.Int()); err == nil && on == foreign && k.device == want.device && k.mount == want.mount {
+		return dir, nil // some file systems number their files anew at each look
+	}
+	return nil, errMoved
 }
 
 var errMoved = errors.New("it was moved while it was being read")
-
-// missed deals with a folder that can't be opened. Where its path doesn't lead to it
-// any more, the folder above knows better; when that and all else has been read, the
-// folder is looked for again.
-func (b *batch) missed(f *folder, err error) {
-	if errors.Is(err, errMoved) || nowhere(err) {
-		const tries = 4 // a path may lead over several links that were moved one after the other
-		delete(b.seen, f)
-		if b.tries[f]++; b.tries[f] < tries {
-			b.lost = append(b.lost, f)
-			delete(b.seen, f.up)
-			b.push(f.up, false)
-			return
-		}
-		b.r.setProblem(f, err)
-		return
-	}
-	rd := &reading{b: b, f: f, whole: true}
-	rd.children, rd.problem = make(map[string]child), err
-	rd.publish()
-}
-
-// find looks again for folders that were not where they had been, and reports whether
-// there are any.
-func (b *batch) find() bool {
-	if len(b.lost) == 0 {
-		return false
-	}
-	b.r.link()
-	for _, f := range b.lost {
-		b.push(f, true)
-	}
-	b.lost = nil
-	return true
-}
 
 func (rd *reading) close() {
 	x := rd.b.r.x

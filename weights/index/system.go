@@ -167,18 +167,19 @@ type timed struct {
 	system
 	limit time.Duration // a call that took longer is told when it returns
 	late  func()
-	begun atomic.Int64 // nanoseconds since 1970, 0 between calls
+	base  time.Time
+	begun atomic.Int64 // nanoseconds since base, 0 between calls
 }
 
 func (t *timed) enter() int64 {
-	now := time.Now().UnixNano()
+	now := int64(max(time.Since(t.base), 1))
 	t.begun.Store(now)
 	return now
 }
 
 func (t *timed) leave(begun int64) {
 	t.begun.Store(0)
-	if time.Now().UnixNano()-begun > int64(t.limit) {
+	if int64(time.Since(t.base))-begun > int64(t.limit) {
 		t.late()
 	}
 }
@@ -186,7 +187,7 @@ func (t *timed) leave(begun int64) {
 // since is when the call began that has not returned, the zero time between calls.
 func (t *timed) since() time.Time {
 	if begun := t.begun.Load(); begun != 0 {
-		return time.Unix(0, begun)
+		return t.base.Add(time.Duration(begun))
 	}
 	return time.Time{}
 }
