@@ -102,7 +102,7 @@ type claim struct {
 }
 
 // better is the order of claims of one directory: a sure one before one that isn't,
-// fewer links, then the path.
+// fewer links, then the shorter way.
 func (c *claim) better(d *claim) int {
 	if c.sure != d.sure {
 		if c.sure {
@@ -110,7 +110,12 @@ func (c *claim) better(d *claim) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(c.links, d.links), strings.Compare(c.path, d.path))
+	return cmp.Or(cmp.Compare(c.links, d.links), comparePaths(c.path, d.path))
+}
+
+// comparePaths puts short ways before long ones.
+func comparePaths(a, b string) int {
+	return cmp.Or(cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")), strings.Compare(a, b))
 }
 
 // claims collects an answer's directories.

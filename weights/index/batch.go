@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -178,7 +177,7 @@ func (r *root) link() {
 		for i, a := range arcs {
 			arcs[i].path = a.from.at() + "/" + a.name
 		}
-		slices.SortFunc(arcs, func(a, b arc) int { return strings.Compare(a.path, b.path) })
+		slices.SortFunc(arcs, func(a, b arc) int { return comparePaths(a.path, b.path) })
 		for _, a := range arcs {
 			if a.to.round != r.round {
 				a.to.reachBy(a.from, a.name, level, r.round)

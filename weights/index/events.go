@@ -162,13 +162,13 @@ func (x *Index) listen() {
 		if mounted {
 			x.remount()
 		}
-		time.Sleep(pause)
+		time.Sleep(quiet)
 	}
 }
 
-// pause is how long changes gather before they are taken over together. The kernel
+// quiet is how long changes gather before they are taken over together. The kernel
 // keeps 16,384 of them by default.
-const pause = 20 * time.Millisecond
+const quiet = 20 * time.Millisecond
 
 // remount finds out which roots a change of mounts concerns.
 func (x *Index) remount() {

@@ -244,39 +244,54 @@ func (x *Index) broadcast() {
 	}
 }
 
-// await waits until all changes up to a number are known, as far as they matter and
-// their file systems answer, or until ctx is done. It reports which. Precondition:
-// x.mu is held; it is not while waiting.
-func (x *Index) await(ctx context.Context, upTo uint64, matters func(*folder) bool) bool {
+// await waits until all changes up to this moment are known, as far as they matter and
+// their file systems answer, or until ctx is done. It gives the number of the last of
+// these changes, and reports which. Precondition: x.mu is held; it is not while waiting.
+func (x *Index) await(ctx context.Context, matters func(*folder) bool) (upTo uint64, ok bool) {
 	x.waiting++
 	defer func() { x.waiting-- }()
+	x.drain()
+	mounts := x.mountsSeen
+	upTo = x.seq
 	for {
-		pending, hungIn := x.pending(upTo, matters)
+		pending, again := x.pending(upTo, matters)
+		if mounts > x.mountsHandled {
+			pending = true
+		} else if mounts > 0 { // what came of them counts
+			mounts = 0
+			upTo = x.seq
+			continue
+		}
 		if !pending || x.closed {
-			return !x.closed
+			return upTo, !x.closed
 		}
 		for _, r := range x.roots {
 			if len(r.queue) > 0 {
 				r.wake()
 			}
 		}
-		changed := x.changed
-		x.mu.Unlock()
-		timer := time.NewTimer(hungIn)
-		var done bool
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-x.stop:
-		case <-ctx.Done():
-			done = true
-		}
-		timer.Stop()
-		x.mu.Lock()
-		if done {
-			return false
+		if !x.pause(ctx, again) {
+			return upTo, false
 		}
 	}
+}
+
+// pause waits until something has changed that may be waited for, for some time at
+// most, and reports whether ctx still goes on.
+func (x *Index) pause(ctx context.Context, limit time.Duration) bool {
+	changed := x.changed
+	x.mu.Unlock()
+	defer x.mu.Lock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-x.stop:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // pending reports whether a walker has something to do that matters, and after which
@@ -284,9 +299,6 @@ func (x *Index) await(ctx context.Context, upTo uint64, matters func(*folder) bo
 // held.
 func (x *Index) pending(upTo uint64, matters func(*folder) bool) (pending bool, again time.Duration) {
 	again = math.MaxInt64
-	if x.mountsHandled != x.mountsSeen {
-		pending = true
-	}
 	for _, r := range x.roots {
 		hung, left := r.hung()
 		if hung || !r.busy(upTo, matters) {

@@ -27,6 +27,7 @@ type reading struct {
 	f       *folder
 	below   bool                // all folders below are to be read as well
 	whole   bool                // the listing, and not only some names
+	names   map[string]bool     // entries and routes to look at; true: what they lead to as well
 	dirty   map[string]struct{} // files that have other contents, whatever their stamps say
 	here    place               // the folder
 	slash   place               // the top of all paths, once it is needed
@@ -75,7 +76,7 @@ func (b *batch) read(f *folder, below bool) {
 	}
 	t := f.reading
 	if t != nil {
-		rd.dirty = t.files
+		rd.names, rd.dirty = t.names, t.files
 		rd.whole = t.whole || below || f.problem != nil || f.children == nil
 	}
 	rd.here = place{dir: dir, real: f.real()}
@@ -174,7 +175,7 @@ func (rd *reading) list() {
 	}
 	for _, e := range entries {
 		if model || e.kind == unix.DT_DIR || e.kind == unix.DT_LNK || e.kind == unix.DT_UNKNOWN {
-			rd.entry(e.name, e.kind, model, false)
+			rd.entry(e.name, e.kind, model)
 		}
 	}
 	if model {
@@ -186,28 +187,26 @@ func (rd *reading) list() {
 func (rd *reading) some(t *task) {
 	f := rd.f
 	rd.children, rd.via = maps.Clone(f.children), maps.Clone(f.via)
-	names := maps.Clone(t.names)
-	if names == nil {
-		names = make(map[string]bool)
-	}
+	names := make(map[string]struct{})
 	for name := range t.files {
-		names[name] = names[name] || false
+		names[name] = struct{}{}
 	}
-	for name, below := range t.names {
-		if route, ok := strings.CutSuffix(name, "/"); ok {
-			delete(names, name)
-			rd.looked[name] = struct{}{}
-			for entry, via := range f.via {
-				if via == route+"/" {
-					names[entry] = names[entry] || below
-				}
+	for name := range t.names {
+		if !strings.HasSuffix(name, "/") {
+			names[name] = struct{}{}
+			continue
+		}
+		rd.looked[name] = struct{}{}
+		for entry, route := range f.via {
+			if route == name {
+				names[entry] = struct{}{}
 			}
 		}
 	}
-	for name, below := range names {
+	for name := range names {
 		delete(rd.children, name)
 		delete(rd.via, name)
-		rd.entry(name, unix.DT_UNKNOWN, f.model != nil, below)
+		rd.entry(name, unix.DT_UNKNOWN, f.model != nil)
 		if f.model == nil && weights.IsWeights(name) && rd.has(name) { // its other files count now, too
 			rd.again()
 			return
@@ -233,9 +232,8 @@ func (rd *reading) has(name string) bool {
 	return err == nil
 }
 
-// entry looks at one entry. model tells whether files count; below, whether the folder
-// that it leads to may be another one in spite of the same number.
-func (rd *reading) entry(name string, kind byte, model, below bool) {
+// entry looks at one entry. model tells whether files count.
+func (rd *reading) entry(name string, kind byte, model bool) {
 	rd.looked[name] = struct{}{}
 	dir := rd.here.dir.Int()
 	var s step
@@ -266,7 +264,8 @@ func (rd *reading) entry(name string, kind byte, model, below bool) {
 		}
 	}
 	if s.err == nil && s.info.Mode.IsDir() && !rd.passedOver(name) && !rd.lostAndFound(name, s) {
-		rd.child(name, s, link, below)
+		// A folder may be another one in spite of the same number.
+		rd.child(name, s, link, rd.names[name] || rd.names[rd.via[name]])
 	}
 	if model && weights.Decides(name) {
 		rd.located[name] = located{at, base, s.info, s.text, s.err}

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package index
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wcache/wcache/internal/testmain"
+)
+
+// eventually waits until an answer has some text.
+func eventually(t *testing.T, x *Index, hash, dir string, want ...string) Answer {
+	t.Helper()
+	var a Answer
+	testmain.Eventually(t, strings.Join(want, "\n"), func() bool {
+		a = lookup(t, x, hash)
+		return text(a, dir) == strings.Join(want, "\n")+"\n"
+	})
+	return a
+}
+
+// A root whose file system does not answer holds up nobody, and is walked by one
+// goroutine, however often it is asked for.
+func TestHung(t *testing.T) {
+	g := &gate{word: "hang"}
+	dir := t.TempDir()
+	hash := hashOf("1", one)
+	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
+	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
+	g.close()
+	x := start(t, Options{system: g, HungAfter: 300 * time.Millisecond}, dir+"/good", dir+"/hang")
+	t.Cleanup(g.release) // before the index is closed
+	hung := "root DIR/hang hung: its file system does not answer"
+	first := eventually(t, x, hash, dir, "dir DIR/good/model", hung)
+	if !x.Current(hash, first.Version) {
+		t.Error("not current, and nothing has changed")
+	}
+	if len(first.Roots) != 1 || first.Roots[0].Since.IsZero() {
+		t.Errorf("since when it hangs is not told: %+v", first.Roots)
+	}
+
+	write(t, dir+"/good/twin/model.safetensors", shard("a", "2"))
+	if x.Current(hash, first.Version) {
+		t.Error("current after a twin has come")
+	}
+	eventually(t, x, hash, dir, "dir DIR/good/model", "dir DIR/good/twin", hung)
+
+	for range 5 {
+		x.SetRoots([]string{dir + "/good"})
+		eventually(t, x, hash, dir, "dir DIR/good/model", "dir DIR/good/twin")
+		x.SetRoots([]string{dir + "/good", dir + "/hang"})
+		eventually(t, x, hash, dir, "dir DIR/good/model", "dir DIR/good/twin", hung)
+	}
+	if n := g.held(); n != 1 {
+		t.Errorf("%d walkers hang", n)
+	}
+
+	before := lookup(t, x, hash)
+	g.release()
+	a := eventually(t, x, hash, dir, "dir DIR/good/model", "dir DIR/good/twin", "dir DIR/hang/model")
+	if a.Version == before.Version || x.Current(hash, before.Version) {
+		t.Error("the version is still current after the root has come back")
+	}
+}
+
+// A root that becomes hung counts as unchanged for those that have an answer, and for
+// others what was known of it is unsure.
+func TestBecomesHung(t *testing.T) {
+	g := &gate{word: "hang"}
+	dir := t.TempDir()
+	hash := hashOf("1", one)
+	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
+	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
+	// It is polled, as a file server's would be.
+	x := start(t, Options{system: struct{ system }{foreignGate{g}}, HungAfter: 300 * time.Millisecond, PollEvery: time.Millisecond}, dir+"/good", dir+"/hang")
+	t.Cleanup(g.release)
+	both := []string{"dir DIR/good/model", "dir DIR/hang/model"}
+	a := eventually(t, x, hash, dir, both...)
+	g.close()
+	testmain.Eventually(t, "the root hangs", func() bool {
+		for _, r := range x.Roots() {
+			if r.State == Hung {
+				return r.Path == dir+"/hang"
+			}
+		}
+		return false
+	})
+	if !x.Current(hash, a.Version) {
+		t.Error("not current because a root hangs")
+	}
+	b := eventually(t, x, hash, dir, "dir DIR/good/model", "unsure DIR/hang/model: its file system does not answer", "root DIR/hang hung: its file system does not answer")
+	if x.Current(hash, a.Version) || !x.Current(hash, b.Version) {
+		t.Error("a look-up has said that the root hangs, and the version before is current")
+	}
+	g.release()
+	eventually(t, x, hash, dir, both...)
+	if x.Current(hash, b.Version) {
+		t.Error("the version that has the root hung is current")
+	}
+}
+
+// foreignGate is a gate to a file server.
+type foreignGate struct{ *gate }
+
+func (foreignGate) kind(int) (kind, error) { return foreign, nil }
+
+// While a root is walked for the first time a look-up waits as long as it may, and then
+// says what is not known.
+func TestDeadlineOfLookup(t *testing.T) {
+	g := &gate{word: "hang"}
+	dir := t.TempDir()
+	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
+	g.close()
+	x := start(t, Options{system: g, HungAfter: time.Hour}, dir+"/hang")
+	t.Cleanup(g.release)
+	testmain.Eventually(t, "the walk begins", func() bool { return g.held() == 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	hash := hashOf("1", one)
+	a, err := x.Lookup(ctx, hash)
+	must(t, err)
+	same(t, "searching", text(a, dir), "root DIR/hang searching: ")
+	if x.Current(hash, a.Version) {
+		t.Error("an answer that did not wait is current")
+	}
+	g.release()
+	same(t, "found", text(lookup(t, x, hash), dir), "dir DIR/hang/model")
+}
+
+// Closing waits for no file system.
+func TestCloseWhileHung(t *testing.T) {
+	g := &gate{word: "hang"}
+	dir := t.TempDir()
+	must(t, os.Mkdir(dir+"/hang", 0o700))
+	g.close()
+	x := start(t, Options{system: g, HungAfter: 100 * time.Millisecond}, dir+"/hang")
+	testmain.Eventually(t, "the walk begins", func() bool { return g.held() == 1 })
+	x.Close()
+	x.Close()
+	if _, err := x.Lookup(t.Context(), hashOf("1", one)); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	if x.Current(hashOf("1", one), 1) {
+		t.Error("current after the end")
+	}
+	x.Add(dir)
+	x.SetRoots([]string{dir})
+	r := x.ended
+	if len(r) != 0 {
+		t.Errorf("got %v", r)
+	}
+	g.release()
+	testmain.Eventually(t, "the walk ends", func() bool { return g.held() == 0 })
+}
