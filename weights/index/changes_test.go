@@ -52,7 +52,7 @@ func TestChanges(t *testing.T) {
 		return os.Rename(root+"/new", root+"/m/model.safetensors")
 	}, "dir ROOT/m")
 	step("half a shard", func() error { return os.Truncate(root+"/m/model.safetensors", 20) },
-		`unsure ROOT/m: read weights "ROOT/m/model.safetensors": read safetensors header: its length of 53 bytes runs past the end of a file of 20; the file is damaged or not complete, fetch it again`)
+		`unsure ROOT/m: read weights "ROOT/m/model.safetensors": read safetensors header: its length of 53 bytes runs past the end of a file of 20; it was written a moment ago, wait until it is whole`)
 	step("a linked shard", func() error {
 		must(t, os.Symlink(out+"/blob-a", root+"/link"))
 		return os.Rename(root+"/link", root+"/m/model.safetensors")

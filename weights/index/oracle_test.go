@@ -152,7 +152,8 @@ func look(dir string) (contents, bool) {
 			c.covered = nil
 			return c, true
 		}
-		broken = weights.Covered(index, c.covered, all) != nil
+		missing, err := weights.Covered(index, c.covered, all)
+		broken = err != nil || len(missing) > 0
 	}
 	sum := md5.New()
 	for _, name := range c.covered {
