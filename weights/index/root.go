@@ -4,7 +4,9 @@
 package index
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"time"
@@ -190,9 +192,9 @@ func (r *root) summary(anew bool) Root {
 	s := Root{Path: r.path, Added: r.single, State: Complete, Dirs: len(r.folders)}
 	switch first := firstOf(r.bad); {
 	case nowhere(r.top.problem):
-		s.State, s.Reason = Missing, r.top.problem.Error()
+		s.State, s.Reason = Missing, cause(r.top.problem).Error()
 	case first != nil:
-		s.State, s.Reason = Partial, fmt.Sprintf("%s: %v", first.at(), first.problem)
+		s.State, s.Reason = Partial, fmt.Sprintf("%s: %v", first.at(), cause(first.problem))
 		if n := len(r.bad) - 1; n > 0 {
 			s.Reason += fmt.Sprintf("; and %d more folders", n)
 		}
@@ -206,6 +208,15 @@ func (r *root) summary(anew bool) Root {
 		s.Polled = fmt.Sprintf("%s: %s", f.at(), f.blind)
 	}
 	return s
+}
+
+// cause is an error without the path that the system call was given.
+func cause(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
 }
 
 // firstOf gives the folder with the first path, nil of none.
