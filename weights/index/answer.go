@@ -82,6 +82,11 @@ func (a *Answer) sort() {
 	slices.SortFunc(a.Roots, func(a, b Root) int { return strings.Compare(a.Path, b.Path) })
 }
 
+// clone is an answer that its owner may change.
+func (a *Answer) clone() Answer {
+	return Answer{Dirs: slices.Clone(a.Dirs), Unsure: slices.Clone(a.Unsure), Roots: slices.Clone(a.Roots), Version: a.Version}
+}
+
 // equal reports whether two answers say the same, whatever their versions.
 func (a *Answer) equal(b *Answer) bool {
 	return slices.Equal(a.Dirs, b.Dirs) &&

@@ -193,12 +193,13 @@ func (r *root) link() {
 			delete(r.bad, f)
 			delete(r.blind, f)
 			r.x.drop(f)
-		} else if f.model != nil {
+		} else if f.moved && f.model != nil {
 			r.x.show(f)
 		}
 	}
 }
 
 func (f *folder) reachBy(up *folder, name string, links int, round uint64) {
+	f.moved = up.moved || f.up != up || f.name != name || f.links != links
 	f.up, f.name, f.links, f.round = up, name, links, round
 }

@@ -27,6 +27,7 @@ type folder struct {
 	up    *folder
 	name  string
 	links int    // symbolic links on the path
+	moved bool   // its path is another one since the root was linked the last time
 	round uint64 // the last time that the root was linked in which it was reached
 
 	// Guarded by Index.mu; of these, the walker alone writes those above task.

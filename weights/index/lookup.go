@@ -68,7 +68,7 @@ func (x *Index) Lookup(ctx context.Context, hash string) (Answer, error) {
 		}
 		x.drain()
 		x.conclude(c, upTo)
-		return c.answer, nil
+		return c.answer.clone(), nil
 	}
 }
 
@@ -79,6 +79,9 @@ func (x *Index) conclude(c *memory, upTo uint64) {
 		if h, _ := r.hung(); h {
 			hung[r] = true
 		}
+	}
+	if c.seq == x.seq && maps.Equal(c.hung, hung) {
+		return
 	}
 	a := x.evaluate(c, upTo, hung)
 	if c.answer.Version == 0 || !a.equal(&c.answer) {
