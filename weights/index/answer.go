@@ -56,7 +56,7 @@ const (
 	Searching State = "searching" // it is being walked, for the first time or after a change
 	Partial   State = "partial"   // some folders could not be looked at: see the reason
 	Hung      State = "hung"      // its file system does not answer
-	Missing   State = "missing"   // there is no such folder, which is known for certain
+	Missing   State = "missing"   // no such folder exists, which is known for certain
 )
 
 // Root is a root, or a directory that was added.

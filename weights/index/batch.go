@@ -20,6 +20,7 @@ type batch struct {
 	lost  []*folder        // not found where they were
 	tries map[*folder]int
 	edges bool // some folder may be reached in another way now
+	late  bool // it took too long
 	full  bool // it is of the whole root, or of all that isn't watched
 }
 
@@ -58,7 +59,7 @@ func (b *batch) giveUp() {
 	for _, f := range b.lost {
 		r.setProblem(f, late)
 	}
-	b.stack, b.lost = nil, nil
+	b.stack, b.lost, b.late = nil, nil, true
 }
 
 func (r *root) setProblem(f *folder, err error) {
@@ -83,6 +84,8 @@ func (b *batch) finish() {
 	switch {
 	case len(r.bad)+len(r.blind) == 0 || x.o.Once:
 		r.pollAt = time.Time{}
+	case b.late: // the rest
+		r.pollAt = now.Add(x.o.PollEvery)
 	case r.poll == nil && r.pollAt.IsZero():
 		r.pollAt = now.Add(max(x.o.PollEvery, pollShare*r.took))
 	}

@@ -31,7 +31,7 @@ func models(b *testing.B, n int) (root, hash string) {
 			write(b, fmt.Sprintf("%s/owner-%d/m-%d/%s", root, i/100, i, name), nil)
 		}
 	}
-	return root, hashOf("1", files)
+	return root, hashOf(files)
 }
 
 var counts = []int{1, 100, 2000}

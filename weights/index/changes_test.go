@@ -22,7 +22,7 @@ import (
 // Each change shows in the next look-up, and the version of before is not current.
 func TestChanges(t *testing.T) {
 	root, out := t.TempDir(), t.TempDir()
-	hash, other := hashOf("1", one), hashOf("1", map[string]string{"model.safetensors": "b"})
+	hash, other := hashOf(one), hashOf(map[string]string{"model.safetensors": "b"})
 	a, b := shard("a", "1"), shard("b", "1")
 	write(t, root+"/m/model.safetensors", a)
 	write(t, out+"/blob-a", a)
@@ -120,7 +120,7 @@ func overwrite(path string, b []byte) error {
 // with no other.
 func TestEdition(t *testing.T) {
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/m/model.safetensors", shard("a", "1"))
 	x := start(t, Options{}, dir)
 	before := lookup(t, x, hash)
@@ -150,7 +150,7 @@ func TestMapped(t *testing.T) {
 	path := dir + "/model.safetensors"
 	write(t, path, shard("a", "1"))
 	x := start(t, Options{}, dir)
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	before := lookup(t, x, hash)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	must(t, err)
@@ -163,19 +163,19 @@ func TestMapped(t *testing.T) {
 		t.Error("current after the header was written")
 	}
 	same(t, "mapped", text(lookup(t, x, hash), dir))
-	same(t, "mapped", text(lookup(t, x, hashOf("1", map[string]string{"model.safetensors": "b"})), dir), "dir DIR")
+	same(t, "mapped", text(lookup(t, x, hashOf(map[string]string{"model.safetensors": "b"})), dir), "dir DIR")
 }
 
 // A download makes no other hash unsure, and is not read more often than changes are
 // gathered.
 func TestDownload(t *testing.T) {
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/held/model.safetensors", shard("a", "1"))
 	count := new(counted)
 	const gather = 20 * time.Millisecond
 	x := start(t, Options{system: count, Gather: gather}, dir)
-	before := lookup(t, x, hash)
+	lookup(t, x, hash)
 	hub := dir + "/models--a--b"
 	must(t, os.MkdirAll(hub+"/blobs", 0o700))
 	write(t, dir+"/new/config.json", []byte("{}"))
@@ -186,7 +186,7 @@ func TestDownload(t *testing.T) {
 	blob, err := os.OpenFile(hub+"/blobs/0123.incomplete", os.O_CREATE|os.O_WRONLY, 0o600)
 	must(t, err)
 	big := shard("big", strings.Repeat("x", 1<<20))
-	before = lookup(t, x, hash)
+	before := lookup(t, x, hash)
 	began, reads := time.Now(), count.count()
 	for i := 0; i+1000 <= len(big); i += 1000 {
 		_, err := half.Write(big[i : i+1000])
@@ -211,13 +211,13 @@ func TestDownload(t *testing.T) {
 // Many more events than the kernel keeps.
 func TestOverflow(t *testing.T) {
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/a/model.safetensors", shard("a", "1"))
 	write(t, dir+"/b/model.safetensors", shard("b", "1"))
 	x := start(t, Options{}, dir)
 	before := lookup(t, x, hash)
 	same(t, "before", text(before, dir), "dir DIR/a")
-	x.mu.Lock() // nobody takes events over
+	x.mu.Lock() // no events are taken over
 	text1, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
 	var limit int
@@ -246,7 +246,7 @@ func TestUnreadable(t *testing.T) {
 			must(t, os.Chmod(p, info.Mode().Perm()|0o055))
 		}
 	}
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	for _, name := range []string{"open", "locked", "shard"} {
 		write(t, dir+"/"+name+"/model.safetensors", shard("a", "1"))
 		must(t, os.Chmod(dir+"/"+name, 0o755))
@@ -279,7 +279,7 @@ func TestMounting(t *testing.T) {
 		t.Skip("only root may mount; TestMounts covers what is made of the kernel's list")
 	}
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/r/a/model.safetensors", shard("a", "1"))
 	must(t, os.MkdirAll(dir+"/r/b", 0o700))
 	write(t, dir+"/other/c/model.safetensors", shard("a", "1"))

@@ -158,7 +158,7 @@ func (rd *reading) watchFile(name string, f *file, open *fd.FD) {
 		f.watch = wd
 		rd.depend(name, wd, "", true)
 	case !errors.Is(err, unix.EACCES):
-		rd.unseen(err.Error())
+		rd.unseen(&rd.here, err.Error())
 	}
 }
 
@@ -282,7 +282,7 @@ func (rd *reading) shards(f *file) (names []string, e *fault) {
 		case rd.b.r.x.large <- struct{}{}:
 			defer func() { <-rd.b.r.x.large }()
 		case <-time.After(rd.b.r.x.o.HungAfter): // what is in memory may hang
-			rd.unseen("too many large files are being read")
+			rd.unseen(&rd.here, "too many large files are being read")
 			return nil, &fault{name, errors.New("too many large files are being read")}
 		}
 	}
@@ -342,7 +342,7 @@ var errWritten = errors.New("it is being written")
 // contents change, and of nothing else.
 func (rd *reading) unreadable(name string, err error) *fault {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errWritten) {
-		rd.unseen(fmt.Sprintf("%s could not be read: %v", name, err))
+		rd.unseen(&rd.here, fmt.Sprintf("%s could not be read: %v", name, err))
 	}
 	return &fault{name, err}
 }

@@ -25,12 +25,12 @@ func eventually(t *testing.T, x *Index, hash, dir string, want ...string) Answer
 	return a
 }
 
-// A root whose file system does not answer holds up nobody, and is walked by one
+// A root whose file system does not answer holds up no request, and is walked by one
 // goroutine, however often it is asked for.
 func TestHung(t *testing.T) {
 	g := &gate{word: "hang"}
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
 	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
 	g.close()
@@ -74,7 +74,7 @@ func TestHung(t *testing.T) {
 func TestBecomesHung(t *testing.T) {
 	g := &gate{word: "hang"}
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
 	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
 	// It is polled, as a file server's would be.
@@ -122,7 +122,7 @@ func TestDeadlineOfLookup(t *testing.T) {
 	testmain.Eventually(t, "the walk begins", func() bool { return g.held() == 1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	a, err := x.Lookup(ctx, hash)
 	must(t, err)
 	same(t, "searching", text(a, dir), "root DIR/hang searching: ")
@@ -143,10 +143,10 @@ func TestCloseWhileHung(t *testing.T) {
 	testmain.Eventually(t, "the walk begins", func() bool { return g.held() == 1 })
 	x.Close()
 	x.Close()
-	if _, err := x.Lookup(t.Context(), hashOf("1", one)); !errors.Is(err, ErrClosed) {
+	if _, err := x.Lookup(t.Context(), hashOf(one)); !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	if x.Current(hashOf("1", one), 1) {
+	if x.Current(hashOf(one), 1) {
 		t.Error("current after the end")
 	}
 	x.Add(dir)

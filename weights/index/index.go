@@ -56,7 +56,7 @@ type Index struct {
 	large     chan struct{} // slots for large shard indexes
 
 	// mu guards what follows and, where they say so, the roots and folders. No system
-	// call is made under it that a file system has a part in. There is no other lock.
+	// call is made under it that a file system has a part in. It is the only lock.
 	mu            sync.Mutex
 	closed        bool
 	seq           uint64 // number of the last change of anything

@@ -60,7 +60,7 @@ func TestWalk(t *testing.T) {
 	must(t, os.Symlink("../plain", root+"/owner/a-link"))
 	must(t, os.Symlink("nothing", root+"/dangling"))
 	must(t, os.Symlink("itself", root+"/itself"))
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	all := []string{
 		"dir DIR/.hidden/.more", "dir DIR/models--org--name/snapshots/0123", "dir DIR/named.safetensors", "dir DIR/owner/name", "dir DIR/plain",
 		"dir DIR/plain/inside/checkpoint-500", "dir DIR/too/deep/by/far/and/further", "dir DIR/z-linked",
@@ -86,7 +86,7 @@ func TestWalk(t *testing.T) {
 // A directory outside of all roots is known from when it is added until it is gone.
 func TestAdd(t *testing.T) {
 	dir := t.TempDir()
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	write(t, dir+"/root/m/model.safetensors", shard("a", "1"))
 	write(t, dir+"/out/model.safetensors", shard("a", "2"))
 	write(t, dir+"/out/below/model.safetensors", shard("a", "3"))
@@ -142,7 +142,7 @@ func TestRoots(t *testing.T) {
 	write(t, dir+"/root/a/model.safetensors", shard("a", "1"))
 	write(t, dir+"/root/b/c/model.safetensors", nil)
 	x := start(t, Options{}, dir+"/root", dir+"/none")
-	lookup(t, x, hashOf("1", one))
+	lookup(t, x, hashOf(one))
 	got := x.Roots()
 	for i := range got {
 		got[i].Path = strings.ReplaceAll(got[i].Path, dir, "DIR")
@@ -164,7 +164,7 @@ func TestRoots(t *testing.T) {
 func TestNothingIsKept(t *testing.T) {
 	dir, out := t.TempDir(), t.TempDir()
 	x := start(t, Options{}, dir)
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	lookup(t, x, hash)
 	before := watching(x)
 	for i := range 20 {

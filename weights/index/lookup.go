@@ -105,7 +105,7 @@ func (x *Index) Current(hash string, version uint64) bool {
 	x.drain()
 	c := x.memory[hash]
 	switch {
-	case c == nil || c.answer.Version != version || x.closed:
+	case c == nil || version == 0 || c.answer.Version != version || x.closed:
 		return false
 	case c.seq == x.seq:
 		return true

@@ -114,7 +114,7 @@ func (n *notifier) watch(f *fd.FD, mask uint32) (int32, error) {
 	return int32(wd), nil
 }
 
-// unwatch ends a watch. One that has ended by itself is no error.
+// unwatch ends a watch. One that has ended by itself is not an error.
 func (n *notifier) unwatch(wd int32) {
 	if n.err == nil {
 		_, _ = unix.InotifyRmWatch(n.queue.Int(), uint32(wd)) // EINVAL: its inode is gone
@@ -142,7 +142,7 @@ func (n *notifier) drain(each func(event)) (mounts bool) {
 			continue
 		}
 		if err != nil || k <= 0 {
-			break // EAGAIN: there are no more
+			break // EAGAIN: that was all
 		}
 		parseEvents(n.buf[:k], each)
 		if k < len(n.buf)/2 { // the largest event takes some 300 bytes: there were no more

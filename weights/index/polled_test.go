@@ -52,7 +52,7 @@ func TestPolled(t *testing.T) {
 		"DIR: inotify: cannot allocate memory": {addWatch: func(int, string, uint32) (int, error) { return 0, unix.ENOMEM }},
 	} {
 		dir := t.TempDir()
-		hash := hashOf("1", one)
+		hash := hashOf(one)
 		o.PollEvery = time.Millisecond
 		x := start(t, o, dir)
 		same(t, name, text(lookup(t, x, hash), dir))
@@ -115,7 +115,7 @@ func TestUnsteadyInodes(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a/b/model.safetensors", shard("a", "1"))
 	x := start(t, Options{system: &unsteady{}, PollEvery: time.Millisecond}, dir)
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	eventually(t, x, hash, dir, "dir DIR/a/b")
 	polled(t, x)
 	eventually(t, x, hash, dir, "dir DIR/a/b")
@@ -130,7 +130,7 @@ func TestLimits(t *testing.T) {
 	for i := range 10 {
 		write(t, fmt.Sprintf("%s/%d/model.safetensors", dir, i), shard("a", "1"))
 	}
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	x := start(t, Options{MaxDirs: 8}, dir)
 	a := lookup(t, x, hash)
 	if len(a.Dirs) != 7 {

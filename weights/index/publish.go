@@ -40,7 +40,7 @@ func (rd *reading) publish() {
 	if f.watch != 0 && f.watch != rd.here.watch {
 		x.unlist(f)
 	}
-	f.children, f.via, f.watch, f.cut, f.problem, f.busy = rd.children, rd.via, rd.here.watch, rd.cut, rd.problem, false
+	f.children, f.via, f.watch, f.problem, f.busy = rd.children, rd.via, rd.here.watch, rd.problem, false
 	if rd.whole || f.blind == "" {
 		f.blind = rd.blind
 	}

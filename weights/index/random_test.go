@@ -50,7 +50,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		for base, header := range files {
 			write(t, fmt.Sprintf("%s/r1/first-%d/%s", w.top, i, base), shard(header, "1"))
 		}
-		w.hashes = append(w.hashes, hashOf("1", files))
+		w.hashes = append(w.hashes, hashOf(files))
 	}
 	return w
 }

@@ -121,7 +121,7 @@ func (rd *reading) close() {
 	x := rd.b.r.x
 	x.mu.Lock()
 	for _, wd := range rd.watches {
-		x.read(wd, rd.f)
+		x.letGo(wd, rd.f)
 	}
 	x.mu.Unlock()
 	for _, f := range rd.opened {

@@ -161,7 +161,7 @@ func (r *root) walk(tasks []*folder) {
 	r.last = time.Since(b.begun)
 }
 
-// over reports whether nobody wants the root any more.
+// over reports whether the root is not wanted any more.
 func (r *root) over() bool {
 	r.x.mu.Lock()
 	defer r.x.mu.Unlock()
@@ -183,7 +183,7 @@ func (r *root) startPoll() {
 	}
 }
 
-// pollShare bounds the part of the time that a root is walked while nobody asks.
+// pollShare bounds the part of the time that a root is walked while no request waits.
 const pollShare = 20
 
 // summary is the root's state, without what changes by itself. anew tells that other
@@ -219,11 +219,12 @@ func cause(err error) error {
 	return err
 }
 
-// firstOf gives the folder with the first path, nil of none.
+// firstOf gives the folder with the first path, nil of none. The way to the root has
+// the path of the root and comes after it.
 func firstOf(set map[*folder]struct{}) (first *folder) {
 	var path string
 	for f := range set {
-		if at := f.at(); first == nil || at < path {
+		if at := f.at(); first == nil || at < path || at == path && f != f.root.top {
 			first, path = f, at
 		}
 	}

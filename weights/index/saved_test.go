@@ -35,7 +35,7 @@ func settle(t *testing.T, paths ...string) {
 func TestSaveAndLoad(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "index.json")
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	two := map[string]string{"model-1.safetensors": "a", "model-2.safetensors": "b"}
 	write(t, dir+"/root/a/model.safetensors", shard("a", "1"))
 	write(t, dir+"/root/b/model-1.safetensors", shard("a", "1"))
@@ -64,7 +64,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 	y, count := again()
 	same(t, "loaded", text(lookup(t, y, hash), dir), "dir DIR/added", "dir DIR/root/a")
-	same(t, "loaded", text(lookup(t, y, hashOf("1", two)), dir), "dir DIR/root/b")
+	same(t, "loaded", text(lookup(t, y, hashOf(two)), dir), "dir DIR/root/b")
 	if n := count.count(); n != 0 {
 		t.Errorf("files were read %d times, and none has changed", n)
 	}
@@ -74,7 +74,7 @@ func TestSaveAndLoad(t *testing.T) {
 	must(t, os.RemoveAll(dir+"/added"))
 	y, count = again()
 	same(t, "changed", text(lookup(t, y, hash), dir))
-	same(t, "changed", text(lookup(t, y, hashOf("1", two)), dir), "dir DIR/root/b")
+	same(t, "changed", text(lookup(t, y, hashOf(two)), dir), "dir DIR/root/b")
 	if n := count.count(); n == 0 || n > 4 {
 		t.Errorf("files were read %d times, and one has changed", n)
 	}
@@ -96,7 +96,7 @@ func TestLoadDamaged(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/m/model.safetensors", shard("a", "1"))
 	file := filepath.Join(t.TempDir(), "index.json")
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	for name, text1 := range map[string]string{
 		"damaged":            `{"version":3,`,
 		"of the past":        `{"version":2,"dirs":{}}`,

@@ -112,7 +112,7 @@ func (linux) list(dir int, each func(name string, kind byte) bool) error {
 func entryOf(b []byte) (name string, kind byte, size int, err error) {
 	const before = 8 + 8 + 2 + 1
 	if len(b) < before {
-		return "", 0, 0, fmt.Errorf("list directory: %d bytes are no entry", len(b))
+		return "", 0, 0, fmt.Errorf("list directory: %d bytes are too few for an entry", len(b))
 	}
 	size = int(binary.NativeEndian.Uint16(b[16:]))
 	if size < before || size > len(b) {

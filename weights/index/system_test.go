@@ -97,13 +97,13 @@ func (c *counted) count() int {
 	return c.reads
 }
 
-// nobody is a user that owns nothing.
-const nobody = 65534
+// stranger is a user that owns nothing.
+const stranger = 65534
 
 // unprivileged is a system as another user than root sees it, where tests run as root.
 type unprivileged struct{ linux }
 
-// as does something with the rights of nobody on files, which are a thread's own.
+// as does something with the rights of a stranger on files, which are a thread's own.
 func as(do func()) {
 	if os.Geteuid() != 0 {
 		do()
@@ -111,7 +111,7 @@ func as(do func()) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	_ = unix.Setfsuid(nobody) // says nothing of whether it worked; tests notice
+	_ = unix.Setfsuid(stranger) // says nothing of whether it worked; tests notice
 	do()
 	_ = unix.Setfsuid(0)
 }
