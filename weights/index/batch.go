@@ -14,6 +14,7 @@ import (
 type batch struct {
 	r     *root
 	begun time.Time
+	stuck time.Duration // what sys.stuck was then
 	end   time.Time
 	stack []visit
 	seen  map[*folder]bool // read already; true: with all below
@@ -31,7 +32,7 @@ type visit struct {
 
 func (r *root) newBatch() *batch {
 	now := time.Now()
-	return &batch{r: r, begun: now, end: now.Add(r.x.o.WalkTime), seen: make(map[*folder]bool), tries: make(map[*folder]int)}
+	return &batch{r: r, begun: now, stuck: r.sys.stuck, end: now.Add(r.x.o.WalkTime), seen: make(map[*folder]bool), tries: make(map[*folder]int)}
 }
 
 func (b *batch) push(f *folder, below bool) { b.stack = append(b.stack, visit{f, below}) }
@@ -76,8 +77,11 @@ func (b *batch) finish() {
 		r.link()
 	}
 	now := time.Now()
+	took := max(now.Sub(b.begun)-(r.sys.stuck-b.stuck), 0) // a file system that does not answer makes no work
 	if b.full {
-		r.took = now.Sub(b.begun)
+		r.took = took
+	} else {
+		r.last = took
 	}
 	state := r.summary(b.full)
 	state.Walked, state.Took = now, r.took

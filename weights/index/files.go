@@ -112,7 +112,7 @@ func (rd *reading) file(name string, at located) *file {
 		if err != nil {
 			return rd.lost(name, at, err)
 		}
-		defer func() { _ = open.Close() }() // nothing was written
+		defer sys.close(open)
 		rd.watchFile(name, f, open)
 		info, err := sys.stat(open.Int(), "")
 		if err != nil {
@@ -307,7 +307,7 @@ func (rd *reading) contents(name string, f *file, read func(readerAt) error) *fa
 	if err != nil {
 		return rd.unreadable(name, err)
 	}
-	defer func() { _ = open.Close() }() // nothing was written
+	defer sys.close(open)
 	same := func() error {
 		info, err := sys.stat(open.Int(), "")
 		if err == nil && f.stamp != info.Stamp {

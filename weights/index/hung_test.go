@@ -9,8 +9,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
+	"github.com/wcache/wcache/internal/hungfs"
 	"github.com/wcache/wcache/internal/testmain"
 )
 
@@ -33,7 +35,7 @@ func TestHung(t *testing.T) {
 	hash := hashOf(one)
 	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
 	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
-	g.close()
+	g.hold()
 	x := start(t, Options{system: g, HungAfter: 300 * time.Millisecond}, dir+"/good", dir+"/hang")
 	t.Cleanup(g.release) // before the index is closed
 	hung := "root DIR/hang hung: its file system does not answer"
@@ -78,11 +80,11 @@ func TestBecomesHung(t *testing.T) {
 	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
 	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
 	// It is polled, as a file server's would be.
-	x := start(t, Options{system: struct{ system }{foreignGate{g}}, HungAfter: 300 * time.Millisecond, PollEvery: time.Millisecond}, dir+"/good", dir+"/hang")
+	x := start(t, Options{system: foreignGate{g}, HungAfter: 300 * time.Millisecond, PollEvery: time.Millisecond}, dir+"/good", dir+"/hang")
 	t.Cleanup(g.release)
 	both := []string{"dir DIR/good/model", "dir DIR/hang/model"}
 	a := eventually(t, x, hash, dir, both...)
-	g.close()
+	g.hold()
 	testmain.Eventually(t, "the root hangs", func() bool {
 		for _, r := range x.Roots() {
 			if r.State == Hung {
@@ -110,13 +112,46 @@ type foreignGate struct{ *gate }
 
 func (foreignGate) kind(int) (kind, error) { return foreign, nil }
 
+// A file system that really hangs, for a walk at first and for one later.
+func TestHungFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
+	must(t, os.Mkdir(dir+"/mnt", 0o700))
+	hung, err := hungfs.Mount(dir+"/mnt", fstest.MapFS{"deep/model/model.safetensors": &fstest.MapFile{Data: shard("a", "1"), Mode: 0o644}})
+	var unavailable *hungfs.Unavailable
+	if errors.As(err, &unavailable) {
+		t.Skip(err, "; TestHung and TestBecomesHung cover it")
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, hung.Close()) })
+	hash := hashOf(one)
+	hung.Hang()
+	x := start(t, Options{HungAfter: 300 * time.Millisecond, PollEvery: time.Millisecond}, dir+"/good", dir+"/mnt")
+	t.Cleanup(hung.Resume)
+	const told = "root DIR/mnt hung: its file system does not answer"
+	eventually(t, x, hash, dir, "dir DIR/good/model", told)
+	hung.Resume()
+	a := eventually(t, x, hash, dir, "dir DIR/good/model", "dir DIR/mnt/deep/model")
+	hung.Hang()
+	testmain.Eventually(t, "the root hangs", func() bool { r := x.Roots(); return len(r) == 2 && r[1].State == Hung })
+	if !x.Current(hash, a.Version) {
+		t.Error("not current because a root hangs")
+	}
+	eventually(t, x, hash, dir, "dir DIR/good/model", "unsure DIR/mnt/deep/model: its file system does not answer", told)
+	hung.Resume()
+	eventually(t, x, hash, dir, "dir DIR/good/model", "dir DIR/mnt/deep/model")
+	if r := x.Roots(); r[1].Polled == "" || r[0].Polled != "" {
+		t.Errorf("got %+v", r)
+	}
+}
+
 // While a root is walked for the first time a look-up waits as long as it may, and then
 // says what is not known.
 func TestDeadlineOfLookup(t *testing.T) {
 	g := &gate{word: "hang"}
 	dir := t.TempDir()
 	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
-	g.close()
+	g.hold()
 	x := start(t, Options{system: g, HungAfter: time.Hour}, dir+"/hang")
 	t.Cleanup(g.release)
 	testmain.Eventually(t, "the walk begins", func() bool { return g.held() == 1 })
@@ -138,7 +173,7 @@ func TestCloseWhileHung(t *testing.T) {
 	g := &gate{word: "hang"}
 	dir := t.TempDir()
 	must(t, os.Mkdir(dir+"/hang", 0o700))
-	g.close()
+	g.hold()
 	x := start(t, Options{system: g, HungAfter: 100 * time.Millisecond}, dir+"/hang")
 	testmain.Eventually(t, "the walk begins", func() bool { return g.held() == 1 })
 	x.Close()

@@ -125,7 +125,7 @@ func (rd *reading) close() {
 	}
 	x.mu.Unlock()
 	for _, f := range rd.opened {
-		_ = f.Close() // nothing was written
+		rd.b.r.sys.close(f)
 	}
 }
 

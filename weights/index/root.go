@@ -30,7 +30,7 @@ type root struct {
 	poll    *batch // a walk because the kernel doesn't tell of everything, in parts
 	pollAt  time.Time
 	took    time.Duration        // the last walk of the whole
-	last    time.Duration        // the last walk of what had changed
+	last    time.Duration        // the last walk of a part
 	bad     map[*folder]struct{} // with a problem
 	blind   map[*folder]struct{} // whose changes the kernel doesn't all tell
 
@@ -158,7 +158,6 @@ func (r *root) walk(tasks []*folder) {
 		}
 	}
 	b.finish()
-	r.last = time.Since(b.begun)
 }
 
 // over reports whether the root is not wanted any more.

@@ -24,6 +24,9 @@ import (
 type system interface {
 	// open is openat(2), close-on-exec. The caller owns the descriptor.
 	open(dir int, name string, flags int) (*fd.FD, error)
+	// close closes what was opened for reading, of which there is nothing to lose. It is
+	// here because some file systems are asked at a close, too.
+	close(f *fd.FD)
 	// stat stamps an entry of a directory, links themselves; "" is the open file.
 	stat(dir int, name string) (stamp.Info, error)
 	// list calls each for every entry of a directory but "." and "..", until each
@@ -76,6 +79,8 @@ func (linux) open(dir int, name string, flags int) (*fd.FD, error) {
 		}
 	}
 }
+
+func (linux) close(f *fd.FD) { _ = f.Close() } // nothing was written
 
 func (linux) stat(dir int, name string) (stamp.Info, error) {
 	if name == "" {
@@ -168,7 +173,8 @@ type timed struct {
 	limit time.Duration // a call that took longer is told when it returns
 	late  func()
 	base  time.Time
-	begun atomic.Int64 // nanoseconds since base, 0 between calls
+	begun atomic.Int64  // nanoseconds since base, 0 between calls
+	stuck time.Duration // in calls that took longer; the caller's own
 }
 
 func (t *timed) enter() int64 {
@@ -179,7 +185,8 @@ func (t *timed) enter() int64 {
 
 func (t *timed) leave(begun int64) {
 	t.begun.Store(0)
-	if int64(time.Since(t.base))-begun > int64(t.limit) {
+	if took := time.Since(t.base) - time.Duration(begun); took > t.limit {
+		t.stuck += took
 		t.late()
 	}
 }
@@ -195,6 +202,11 @@ func (t *timed) since() time.Time {
 func (t *timed) open(dir int, name string, flags int) (*fd.FD, error) {
 	defer t.leave(t.enter())
 	return t.system.open(dir, name, flags)
+}
+
+func (t *timed) close(f *fd.FD) {
+	defer t.leave(t.enter())
+	t.system.close(f)
 }
 
 func (t *timed) stat(dir int, name string) (stamp.Info, error) {

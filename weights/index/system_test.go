@@ -27,7 +27,7 @@ type gate struct {
 	waiting int
 }
 
-func (g *gate) close() {
+func (g *gate) hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shut = make(chan struct{})
