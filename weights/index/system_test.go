@@ -5,6 +5,7 @@ package index
 
 import (
 	"encoding/binary"
+	"maps"
 	"os"
 	"runtime"
 	"strings"
@@ -77,16 +78,25 @@ func (g *gate) stat(dir int, name string) (stamp.Info, error) {
 	return g.linux.stat(dir, name)
 }
 
-// counted is a system that counts how often contents are read.
+// counted is a system that counts how often contents are read, and of which files.
 type counted struct {
 	linux
 	mu    sync.Mutex
 	reads int
+	files map[uint64]bool // by inode
 }
 
 func (c *counted) read(file int, b []byte, off int64) (int, error) {
+	info, err := stamp.OfFD(file)
+	if err != nil {
+		return 0, err
+	}
 	c.mu.Lock()
 	c.reads++
+	if c.files == nil {
+		c.files = make(map[uint64]bool)
+	}
+	c.files[info.Inode] = true
 	c.mu.Unlock()
 	return c.linux.read(file, b, off)
 }
@@ -95,6 +105,13 @@ func (c *counted) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reads
+}
+
+// inodes are the files that were read.
+func (c *counted) inodes() map[uint64]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.files)
 }
 
 // stranger is a user that owns nothing.
