@@ -154,31 +154,32 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 	if err != nil {
 		return nil, err
 	}
-	if err := Covered(path, shards, files); err != nil {
+	missing, err := Covered(path, shards, files)
+	if err != nil {
 		return nil, err
+	}
+	if len(missing) > 0 {
+		return nil, missingShards(path, len(shards), missing)
 	}
 	return shards, nil
 }
 
-// Covered reports, as an [*Unusable], what vLLM's rules have against the names that
-// an index gives: files are the weights beside it, path is the index's own.
-func Covered(path string, shards, files []string) error {
+// Covered holds the names that an index gives against vLLM's rules: files are the
+// weights beside it, path is the index's own. It gives the names that are not there,
+// which vLLM wants as well. The error is an [*Unusable].
+func Covered(path string, shards, files []string) (missing []string, err error) {
 	there := set(files)
-	var missing []string
 	for _, name := range shards {
 		switch {
 		case strings.ContainsRune(name, '/'):
-			return &Unusable{Path: path, Reason: fmt.Sprintf("names %q, but vLLM loads no files from other folders; move it beside the index and correct its name there", name)}
+			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, but vLLM loads no files from other folders; move it beside the index and correct its name there", name)}
 		case !IsWeights(name):
-			return &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
+			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
 		case !there[name]:
 			missing = append(missing, name)
 		}
 	}
-	if len(missing) > 0 {
-		return missingShards(path, len(shards), missing)
-	}
-	return nil
+	return missing, nil
 }
 
 func readShardIndex(path string) ([]string, error) {

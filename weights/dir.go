@@ -181,7 +181,7 @@ func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	if err := read(f); err != nil {
-		return misread(path, beginning(f), want, err)
+		return Misread(path, beginning(f), want, err)
 	}
 	return unchanged(f, path, want)
 }

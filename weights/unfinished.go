@@ -175,9 +175,10 @@ func truncated(path string, was stamp.Stamp, bad *safetensors.FormatError) error
 	return &Unusable{Path: path, Reason: what + "; the file is not complete, fetch it again", Err: bad}
 }
 
-// misread words the error of a safetensors file that could be read and isn't what it
-// should be.
-func misread(path string, begin []byte, was stamp.Stamp, err error) error {
+// Misread words the error of a safetensors file that could be read and isn't what it
+// should be: begin is what the file begins with, some hundred bytes. It is an
+// [*Unfinished] or an [*Unusable], or wraps an error of the file system.
+func Misread(path string, begin []byte, was stamp.Stamp, err error) error {
 	var bad *safetensors.FormatError
 	if !errors.As(err, &bad) {
 		return fmt.Errorf("read %q: %w", path, err)

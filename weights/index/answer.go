@@ -56,7 +56,7 @@ const (
 	Searching State = "searching" // it is being walked, for the first time or after a change
 	Partial   State = "partial"   // some folders could not be looked at: see the reason
 	Hung      State = "hung"      // its file system does not answer
-	Missing   State = "missing"   // there is no such folder, which is known for certain
+	Missing   State = "missing"   // no such folder exists, which is known for certain
 )
 
 // Root is a root, or a directory that was added.
@@ -82,6 +82,11 @@ func (a *Answer) sort() {
 	slices.SortFunc(a.Roots, func(a, b Root) int { return strings.Compare(a.Path, b.Path) })
 }
 
+// clone is an answer that its owner may change.
+func (a *Answer) clone() Answer {
+	return Answer{Dirs: slices.Clone(a.Dirs), Unsure: slices.Clone(a.Unsure), Roots: slices.Clone(a.Roots), Version: a.Version}
+}
+
 // equal reports whether two answers say the same, whatever their versions.
 func (a *Answer) equal(b *Answer) bool {
 	return slices.Equal(a.Dirs, b.Dirs) &&
@@ -102,7 +107,7 @@ type claim struct {
 }
 
 // better is the order of claims of one directory: a sure one before one that isn't,
-// fewer links, then the path.
+// fewer links, then the shorter way.
 func (c *claim) better(d *claim) int {
 	if c.sure != d.sure {
 		if c.sure {
@@ -110,7 +115,12 @@ func (c *claim) better(d *claim) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(c.links, d.links), strings.Compare(c.path, d.path))
+	return cmp.Or(cmp.Compare(c.links, d.links), comparePaths(c.path, d.path))
+}
+
+// comparePaths puts short ways before long ones.
+func comparePaths(a, b string) int {
+	return cmp.Or(cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")), strings.Compare(a, b))
 }
 
 // claims collects an answer's directories.

@@ -150,15 +150,8 @@ func (x *Index) mark(f *folder) *task {
 // somebody asks, until the index is closed.
 func (x *Index) listen() {
 	defer close(x.listening)
-	fds := []unix.PollFd{
-		{Fd: number(x.notes.queue), Events: unix.POLLIN},
-		{Fd: number(x.ownMounts), Events: unix.POLLPRI},
-		{Fd: number(x.bell), Events: unix.POLLIN},
-	}
-	for {
-		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
-			return
-		}
+	for x.notes.err == nil {
+		x.notes.wait()
 		x.mu.Lock()
 		x.drain()
 		closed, mounted := x.closed, x.mountsSeen != x.mountsHandled
@@ -169,13 +162,13 @@ func (x *Index) listen() {
 		if mounted {
 			x.remount()
 		}
-		time.Sleep(pause)
+		time.Sleep(quiet)
 	}
 }
 
-// pause is how long changes gather before they are taken over together. The kernel
+// quiet is how long changes gather before they are taken over together. The kernel
 // keeps 16,384 of them by default.
-const pause = 20 * time.Millisecond
+const quiet = 20 * time.Millisecond
 
 // remount finds out which roots a change of mounts concerns.
 func (x *Index) remount() {

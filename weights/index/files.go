@@ -21,32 +21,40 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// fault is why something in a model directory is not known. It has no path, since a
-// folder may be moved.
+// fault is why something in a model directory is not known. Its error has the file's
+// base name for a path, since a folder may be moved.
 type fault struct {
-	name   string // of the file
-	reason string // what is wrong and what to do, where asking again gives the same
-	err    error  // the cause, where it has a type
+	name string // of the file, "" for the folder
+	err  error
 }
 
-func (e *fault) Error() string { return fmt.Sprint(e.name, ": ", e.reason, e.err) }
-
-func (e *fault) Unwrap() error { return e.err }
-
-func (e *fault) same(o *fault) bool {
-	return (e == nil) == (o == nil) && (e == nil || e.Error() == o.Error())
+// unusable is a fault that lasts as long as the file is the same.
+func unusable(name, reason string, err error) *fault {
+	return &fault{name, &weights.Unusable{Path: name, Reason: reason, Err: err}}
 }
-
-// lasts reports whether the same file gives the same fault again.
-func (e *fault) lasts() bool { return e.reason != "" }
 
 // in is the fault as an error of a file in a directory.
 func (e *fault) in(dir string) error {
 	path := filepath.Join(dir, e.name)
-	if e.reason == "" {
-		return fmt.Errorf("read weights %q: %w", path, e.err)
+	var bad *weights.Unusable
+	var half *weights.Unfinished
+	switch {
+	case errors.As(e.err, &bad):
+		return &weights.Unusable{Path: path, Reason: bad.Reason, Err: bad.Err}
+	case errors.As(e.err, &half):
+		return &weights.Unfinished{Path: path, Reason: half.Reason, Err: half.Err}
 	}
-	return &weights.Unusable{Path: path, Reason: e.reason, Err: e.err}
+	return fmt.Errorf("read weights %q: %w", path, e.err)
+}
+
+func (e *fault) same(o *fault) bool {
+	return (e == nil) == (o == nil) && (e == nil || e.name == o.name && e.err.Error() == o.err.Error())
+}
+
+// lasts reports whether the same file gives the same fault again.
+func (e *fault) lasts() bool {
+	var bad *weights.Unusable
+	return errors.As(e.err, &bad)
 }
 
 // makeModel makes a model of the files that were located, and of those of before that
@@ -104,7 +112,7 @@ func (rd *reading) file(name string, at located) *file {
 		if err != nil {
 			return rd.lost(name, at, err)
 		}
-		defer func() { _ = open.Close() }() // nothing was written
+		defer sys.close(open)
 		rd.watchFile(name, f, open)
 		info, err := sys.stat(open.Int(), "")
 		if err != nil {
@@ -118,9 +126,9 @@ func (rd *reading) file(name string, at located) *file {
 	f.settled = f.stamp.Unsettled(time.Now()) == 0
 	switch {
 	case !utf8.ValidString(name):
-		f.err = &fault{name: name, reason: "has a name that is not UTF-8, which vLLM can't hash; rename it"}
+		f.err = unusable(name, "has a name that is not UTF-8, which vLLM can't hash; rename it", nil)
 	case !regular:
-		f.err = &fault{name: name, reason: "is not a regular file; move it out of the model directory"}
+		f.err = unusable(name, "is not a regular file; move it out of the model directory", nil)
 	case old != nil && old.keeps(f.stamp):
 		f.known, f.digest, f.names, f.err = old.known, old.digest, old.names, old.err
 	}
@@ -135,11 +143,10 @@ func (f *file) keeps(now stamp.Stamp) bool {
 
 // lost is a file that can't be reached.
 func (rd *reading) lost(name string, at located, err error) *file {
-	e := &fault{name: name, err: err}
 	if errors.Is(err, fs.ErrNotExist) && at.text != "" {
-		e.reason = fmt.Sprintf("is a symlink to %q, which does not exist; fetch the model again", at.text)
+		return &file{err: unusable(name, fmt.Sprintf("is a symlink to %q, which does not exist; fetch the model again", at.text), err)}
 	}
-	return &file{err: e}
+	return &file{err: &fault{name, err}}
 }
 
 // watchFile has the kernel tell of a file's changes. Of one that can't be read it
@@ -151,7 +158,7 @@ func (rd *reading) watchFile(name string, f *file, open *fd.FD) {
 		f.watch = wd
 		rd.depend(name, wd, "", true)
 	case !errors.Is(err, unix.EACCES):
-		rd.unseen(err.Error())
+		rd.unseen(&rd.here, err.Error())
 	}
 }
 
@@ -234,7 +241,7 @@ func (rd *reading) covered(m *model, all []string) ([]string, *fault) {
 	index := m.files[weights.ShardIndexName]
 	switch {
 	case m.cut:
-		return nil, &fault{reason: "has more files than are looked at; remove what is not part of the model"}
+		return nil, unusable("", "has more files than are looked at; remove what is not part of the model", nil)
 	case index == nil:
 		return all, nil
 	case index.err == nil && !index.known:
@@ -247,9 +254,13 @@ func (rd *reading) covered(m *model, all []string) ([]string, *fault) {
 	if index.err != nil {
 		return nil, index.err
 	}
-	var bad *weights.Unusable
-	if err := weights.Covered(weights.ShardIndexName, index.names, all); errors.As(err, &bad) {
-		return index.names, &fault{name: weights.ShardIndexName, reason: bad.Reason, err: bad.Err}
+	missing, err := weights.Covered(weights.ShardIndexName, index.names, all)
+	switch {
+	case err != nil:
+		return index.names, &fault{weights.ShardIndexName, err}
+	case len(missing) > 0:
+		reason := fmt.Sprintf("unfinished snapshot: %d of %d shards are missing, such as %q; fetch the model again", len(missing), len(index.names), missing[0])
+		return index.names, unusable(weights.ShardIndexName, reason, fs.ErrNotExist)
 	}
 	return index.names, nil
 }
@@ -264,15 +275,15 @@ const (
 func (rd *reading) shards(f *file) (names []string, e *fault) {
 	const name = weights.ShardIndexName
 	if f.stamp.Size > weights.MaxShardIndex {
-		return nil, &fault{name: name, reason: fmt.Sprintf("is over the limit of %d bytes", weights.MaxShardIndex)}
+		return nil, unusable(name, fmt.Sprintf("is over the limit of %d bytes", weights.MaxShardIndex), nil)
 	}
 	if f.stamp.Size > largeIndex {
 		select {
 		case rd.b.r.x.large <- struct{}{}:
 			defer func() { <-rd.b.r.x.large }()
 		case <-time.After(rd.b.r.x.o.HungAfter): // what is in memory may hang
-			rd.unseen("too many large files are being read")
-			return nil, &fault{name: name, err: errors.New("too many large files are being read")}
+			rd.unseen(&rd.here, "too many large files are being read")
+			return nil, &fault{name, errors.New("too many large files are being read")}
 		}
 	}
 	e = rd.contents(name, f, func(r readerAt) error {
@@ -282,7 +293,7 @@ func (rd *reading) shards(f *file) (names []string, e *fault) {
 		}
 		var err error
 		if names, err = weights.ParseShardIndex(b); err != nil {
-			return &fault{name: name, reason: err.Error() + "; fetch it again"}
+			return &weights.Unusable{Path: name, Reason: err.Error() + "; fetch it again"}
 		}
 		return nil
 	})
@@ -296,7 +307,7 @@ func (rd *reading) contents(name string, f *file, read func(readerAt) error) *fa
 	if err != nil {
 		return rd.unreadable(name, err)
 	}
-	defer func() { _ = open.Close() }() // nothing was written
+	defer sys.close(open)
 	same := func() error {
 		info, err := sys.stat(open.Int(), "")
 		if err == nil && f.stamp != info.Stamp {
@@ -304,20 +315,23 @@ func (rd *reading) contents(name string, f *file, read func(readerAt) error) *fa
 		}
 		return err
 	}
+	r := readerAt{sys, open.Int()}
 	if err = same(); err == nil {
-		if err = read(readerAt{sys, open.Int()}); err == nil {
+		if err = read(r); err == nil {
 			err = same()
 		}
 	}
-	var bad *safetensors.FormatError
-	var e *fault
+	var format *safetensors.FormatError
+	var bad *weights.Unusable
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &e):
-		return e
 	case errors.As(err, &bad):
-		return &fault{name: name, reason: err.Error() + "; the file is damaged or not complete, fetch it again", err: err}
+		return &fault{name, err}
+	case errors.As(err, &format):
+		begin := make([]byte, 512)
+		n, _ := r.ReadAt(begin, 0) // it only explains the error
+		return &fault{name, weights.Misread(name, begin[:n], f.stamp, err)}
 	}
 	return rd.unreadable(name, err)
 }
@@ -328,7 +342,7 @@ var errWritten = errors.New("it is being written")
 // contents change, and of nothing else.
 func (rd *reading) unreadable(name string, err error) *fault {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errWritten) {
-		rd.unseen(fmt.Sprintf("%s could not be read: %v", name, err))
+		rd.unseen(&rd.here, fmt.Sprintf("%s could not be read: %v", name, err))
 	}
-	return &fault{name: name, err: err}
+	return &fault{name, err}
 }

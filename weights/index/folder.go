@@ -27,6 +27,7 @@ type folder struct {
 	up    *folder
 	name  string
 	links int    // symbolic links on the path
+	moved bool   // its path is another one since the root was linked the last time
 	round uint64 // the last time that the root was linked in which it was reached
 
 	// Guarded by Index.mu; of these, the walker alone writes those above task.
@@ -39,7 +40,6 @@ type folder struct {
 	problem   error             // why it could not be looked at, or not completely
 	path      string            // of a model, as it is told
 	pathLinks int               // symbolic links on that path
-	cut       bool              // it has more entries than are looked at
 	dropped   bool              // it is not below the root any more
 	task      *task             // what has to be read again
 	busy      bool              // it is being read: what is known of its names may be outdated
@@ -180,9 +180,9 @@ func (x *Index) watch(f *fd.FD, mask uint32, reader *folder) (int32, error) {
 	}
 }
 
-// read ends that a folder which was read needs a watch; what depends on it has said so
+// letGo ends that a folder which was read needs a watch; what depends on it has said so
 // meanwhile.
-func (x *Index) read(wd int32, reader *folder) {
+func (x *Index) letGo(wd int32, reader *folder) {
 	if w := x.watches[wd]; w != nil {
 		delete(w.readers, reader)
 		x.forget(wd, w)

@@ -28,10 +28,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/wcache/wcache/internal/fd"
 )
 
 // Options of an [Index]. Zero values mean what the comments say.
@@ -55,14 +51,12 @@ type Options struct {
 type Index struct {
 	o         Options
 	notes     *notifier
-	ownMounts *fd.FD        // as notes.mounts, for listen
-	bell      *fd.FD        // an eventfd that ends listen
 	listening chan struct{} // closed when listen has ended
 	stop      chan struct{} // closed by Close
 	large     chan struct{} // slots for large shard indexes
 
 	// mu guards what follows and, where they say so, the roots and folders. No system
-	// call is made under it that a file system has a part in. There is no other lock.
+	// call is made under it that a file system has a part in. It is the only lock.
 	mu            sync.Mutex
 	closed        bool
 	seq           uint64 // number of the last change of anything
@@ -110,16 +104,8 @@ func New(o Options) *Index {
 	if o.addWatch != nil {
 		x.notes.add = o.addWatch
 	}
-	x.ownMounts = openMounts()
-	if n, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
-		x.bell, _ = fd.New(n) // n is a descriptor
-	}
 	x.mounts, _ = readMounts() // without it, each change of mounts concerns every root
-	if x.bell == nil {         // no descriptor was left: requests alone take changes over
-		close(x.listening)
-	} else {
-		go x.listen()
-	}
+	go x.listen()
 	return x
 }
 
@@ -145,19 +131,12 @@ func (x *Index) Close() {
 		roots = append(roots, r)
 	}
 	x.mu.Unlock()
-	if x.bell != nil {
-		_, _ = unix.Write(x.bell.Int(), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // an eventfd has room for this
-	}
+	x.notes.ring()
 	<-x.listening
 	for _, r := range roots {
 		r.await()
 	}
 	x.notes.close()
-	for _, f := range []*fd.FD{x.ownMounts, x.bell} {
-		if f != nil {
-			_ = f.Close() // nothing was written
-		}
-	}
 }
 
 // await waits until the walker has ended, or hangs.
@@ -265,39 +244,54 @@ func (x *Index) broadcast() {
 	}
 }
 
-// await waits until all changes up to a number are known, as far as they matter and
-// their file systems answer, or until ctx is done. It reports which. Precondition:
-// x.mu is held; it is not while waiting.
-func (x *Index) await(ctx context.Context, upTo uint64, matters func(*folder) bool) bool {
+// await waits until all changes up to this moment are known, as far as they matter and
+// their file systems answer, or until ctx is done. It gives the number of the last of
+// these changes, and reports which. Precondition: x.mu is held; it is not while waiting.
+func (x *Index) await(ctx context.Context, matters func(*folder) bool) (upTo uint64, ok bool) {
 	x.waiting++
 	defer func() { x.waiting-- }()
+	x.drain()
+	mounts := x.mountsSeen
+	upTo = x.seq
 	for {
-		pending, hungIn := x.pending(upTo, matters)
+		pending, again := x.pending(upTo, matters)
+		if mounts > x.mountsHandled {
+			pending = true
+		} else if mounts > 0 { // what came of them counts
+			mounts = 0
+			upTo = x.seq
+			continue
+		}
 		if !pending || x.closed {
-			return !x.closed
+			return upTo, !x.closed
 		}
 		for _, r := range x.roots {
 			if len(r.queue) > 0 {
 				r.wake()
 			}
 		}
-		changed := x.changed
-		x.mu.Unlock()
-		timer := time.NewTimer(hungIn)
-		var done bool
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-x.stop:
-		case <-ctx.Done():
-			done = true
-		}
-		timer.Stop()
-		x.mu.Lock()
-		if done {
-			return false
+		if !x.pause(ctx, again) {
+			return upTo, false
 		}
 	}
+}
+
+// pause waits until something has changed that may be waited for, for some time at
+// most, and reports whether ctx still goes on.
+func (x *Index) pause(ctx context.Context, limit time.Duration) bool {
+	changed := x.changed
+	x.mu.Unlock()
+	defer x.mu.Lock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-x.stop:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // pending reports whether a walker has something to do that matters, and after which
@@ -305,9 +299,6 @@ func (x *Index) await(ctx context.Context, upTo uint64, matters func(*folder) bo
 // held.
 func (x *Index) pending(upTo uint64, matters func(*folder) bool) (pending bool, again time.Duration) {
 	again = math.MaxInt64
-	if x.mountsHandled != x.mountsSeen {
-		pending = true
-	}
 	for _, r := range x.roots {
 		hung, left := r.hung()
 		if hung || !r.busy(upTo, matters) {

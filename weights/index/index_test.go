@@ -4,10 +4,16 @@
 package index
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // Case W1: every directory of a hash is named.
@@ -54,7 +60,7 @@ func TestWalk(t *testing.T) {
 	must(t, os.Symlink("../plain", root+"/owner/a-link"))
 	must(t, os.Symlink("nothing", root+"/dangling"))
 	must(t, os.Symlink("itself", root+"/itself"))
-	hash := hashOf("1", one)
+	hash := hashOf(one)
 	all := []string{
 		"dir DIR/.hidden/.more", "dir DIR/models--org--name/snapshots/0123", "dir DIR/named.safetensors", "dir DIR/owner/name", "dir DIR/plain",
 		"dir DIR/plain/inside/checkpoint-500", "dir DIR/too/deep/by/far/and/further", "dir DIR/z-linked",
@@ -75,4 +81,120 @@ func TestWalk(t *testing.T) {
 		same(t, c.name, text(lookup(t, x, hash), root), c.want...)
 		x.Close()
 	}
+}
+
+// A directory outside of all roots is known from when it is added until it is gone.
+func TestAdd(t *testing.T) {
+	dir := t.TempDir()
+	hash := hashOf(one)
+	write(t, dir+"/root/m/model.safetensors", shard("a", "1"))
+	write(t, dir+"/out/model.safetensors", shard("a", "2"))
+	write(t, dir+"/out/below/model.safetensors", shard("a", "3"))
+	x := start(t, Options{}, dir+"/root")
+	same(t, "before", text(lookup(t, x, hash), dir), "dir DIR/root/m")
+	x.Add(dir + "/out/")
+	x.Add(dir + "/out")
+	x.Add(dir + "/root/m")
+	same(t, "added", text(lookup(t, x, hash), dir), "dir DIR/out", "dir DIR/root/m")
+	must(t, os.WriteFile(dir+"/out/model.safetensors", shard("b", "2"), 0o600))
+	same(t, "written", text(lookup(t, x, hash), dir), "dir DIR/root/m")
+	must(t, os.WriteFile(dir+"/out/model.safetensors", shard("a", "2"), 0o600))
+	x.SetRoots(nil)
+	same(t, "without the root", text(lookup(t, x, hash), dir), "dir DIR/out", "dir DIR/root/m")
+	must(t, os.Rename(dir+"/out", dir+"/moved"))
+	same(t, "gone", text(lookup(t, x, hash), dir), "dir DIR/root/m")
+	must(t, os.Rename(dir+"/moved", dir+"/out"))
+	same(t, "back", text(lookup(t, x, hash), dir), "dir DIR/root/m")
+	x.Add(dir + "/out")
+	same(t, "added again", text(lookup(t, x, hash), dir), "dir DIR/out", "dir DIR/root/m")
+	x.Add(dir + "/nothing")
+	lookup(t, x, hash)
+	var names []string
+	for _, r := range x.Roots() {
+		names = append(names, fmt.Sprint(r.Path, " ", r.Added, " ", r.State))
+	}
+	same(t, "roots", strings.ReplaceAll(strings.Join(names, "\n")+"\n", dir, "DIR"), "DIR/out true complete", "DIR/root/m true complete")
+}
+
+// The models below roots, by name alone.
+func TestModels(t *testing.T) {
+	root := t.TempDir()
+	for path, bytes := range map[string]int{
+		"a/model-1.safetensors": 3, "a/model-2.safetensors": 4, "a/consolidated.safetensors": 7, "a/config.json": 9,
+		"owner/b/consolidated.safetensors": 5, "empty/config.json": 1,
+	} {
+		write(t, filepath.Join(root, path), make([]byte, bytes))
+	}
+	must(t, os.Symlink(root+"/a", root+"/link"))
+	want := []Model{{root + "/a", 7}, {root + "/owner/b", 5}}
+	for _, once := range []bool{true, false} {
+		x := start(t, Options{Once: once}, root, root+"/none")
+		if diff := cmp.Diff(want, x.Models(t.Context())); diff != "" {
+			t.Errorf("once %v (-want +got):\n%s", once, diff)
+		}
+		x.Close()
+	}
+}
+
+// What is known of roots, as people see it.
+func TestRoots(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/root/a/model.safetensors", shard("a", "1"))
+	write(t, dir+"/root/b/c/model.safetensors", nil)
+	x := start(t, Options{}, dir+"/root", dir+"/none")
+	lookup(t, x, hashOf(one))
+	got := x.Roots()
+	for i := range got {
+		got[i].Path = strings.ReplaceAll(got[i].Path, dir, "DIR")
+		if got[i].Walked.IsZero() || got[i].Took <= 0 {
+			t.Errorf("%s: walked at %v, took %v", got[i].Path, got[i].Walked, got[i].Took)
+		}
+		got[i].Walked, got[i].Took = time.Time{}, 0
+	}
+	want := []Root{
+		{Path: "DIR/none", State: Missing, Reason: "no such file or directory"},
+		{Path: "DIR/root", State: Complete, Dirs: 4, Models: 2},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Watches and descriptors that are needed no more are given back.
+func TestNothingIsKept(t *testing.T) {
+	dir, out := t.TempDir(), t.TempDir()
+	x := start(t, Options{}, dir)
+	hash := hashOf(one)
+	lookup(t, x, hash)
+	before := watching(x)
+	for i := range 20 {
+		write(t, fmt.Sprintf("%s/%d/m/model.safetensors", dir, i), shard("a", "1"))
+		write(t, fmt.Sprintf("%s/%d/m/config.json", dir, i), nil)
+		write(t, fmt.Sprintf("%s/%d/model.safetensors", out, i), shard("a", "1"))
+		must(t, os.Symlink(fmt.Sprintf("%s/%d", out, i), fmt.Sprintf("%s/%d/link", dir, i)))
+		must(t, os.MkdirAll(fmt.Sprintf("%s/%d/n", dir, i), 0o700))
+		must(t, os.Symlink(fmt.Sprintf("%s/%d/model.safetensors", out, i), fmt.Sprintf("%s/%d/n/model.safetensors", dir, i)))
+	}
+	if a := lookup(t, x, hash); len(a.Dirs) != 60 {
+		t.Errorf("got %d directories", len(a.Dirs))
+	}
+	if got := watching(x); got == before {
+		t.Error("nothing more is watched")
+	}
+	for i := range 20 {
+		must(t, os.RemoveAll(fmt.Sprintf("%s/%d", dir, i)))
+	}
+	same(t, "gone", text(lookup(t, x, hash), dir))
+	testmain.Eventually(t, "watches are given back", func() bool { lookup(t, x, hash); return watching(x) == before })
+}
+
+// watching words what an index watches, and what the kernel does for it.
+func watching(x *Index) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", x.notes.queue.Int()))
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(len(x.watches), " ", strings.Count(string(b), "inotify wd:"), " ", len(x.doubtful), " ", len(x.byHash))
 }

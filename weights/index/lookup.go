@@ -59,9 +59,7 @@ func (x *Index) Lookup(ctx context.Context, hash string) (Answer, error) {
 	c.waiters++
 	defer func() { c.waiters-- }()
 	for {
-		x.drain()
-		upTo := x.seq
-		ok := x.await(ctx, upTo, c.matters)
+		upTo, ok := x.await(ctx, c.matters)
 		if x.closed {
 			return Answer{}, ErrClosed
 		}
@@ -70,7 +68,7 @@ func (x *Index) Lookup(ctx context.Context, hash string) (Answer, error) {
 		}
 		x.drain()
 		x.conclude(c, upTo)
-		return c.answer, nil
+		return c.answer.clone(), nil
 	}
 }
 
@@ -82,6 +80,9 @@ func (x *Index) conclude(c *memory, upTo uint64) {
 			hung[r] = true
 		}
 	}
+	if c.seq == x.seq && maps.Equal(c.hung, hung) {
+		return
+	}
 	a := x.evaluate(c, upTo, hung)
 	if c.answer.Version == 0 || !a.equal(&c.answer) {
 		x.version++
@@ -89,7 +90,7 @@ func (x *Index) conclude(c *memory, upTo uint64) {
 		c.answer = a
 	}
 	c.hung, c.seq = hung, 0
-	if pending, _ := x.pending(math.MaxUint64, c.matters); !pending {
+	if !x.outdated(c) {
 		c.seq = x.seq
 	}
 }
@@ -104,12 +105,12 @@ func (x *Index) Current(hash string, version uint64) bool {
 	x.drain()
 	c := x.memory[hash]
 	switch {
-	case c == nil || c.answer.Version != version || x.closed:
+	case c == nil || version == 0 || c.answer.Version != version || x.closed:
 		return false
 	case c.seq == x.seq:
 		return true
 	}
-	if pending, _ := x.pending(math.MaxUint64, c.matters); pending {
+	if x.outdated(c) {
 		return false
 	}
 	hung := make(map[*root]bool)
@@ -123,6 +124,12 @@ func (x *Index) Current(hash string, version uint64) bool {
 	}
 	c.seq = x.seq
 	return true
+}
+
+// outdated reports whether something has changed that may matter and is not known yet.
+func (x *Index) outdated(c *memory) bool {
+	pending, _ := x.pending(math.MaxUint64, c.matters)
+	return pending || x.mountsSeen != x.mountsHandled
 }
 
 // matters reports whether a folder of which contents of files have changed may have
@@ -182,15 +189,22 @@ func (m claims) addFolder(f *folder, c *memory, upTo uint64, hung map[*root]bool
 	if f.dropped || f.root.removed || f.model == nil {
 		return
 	}
-	has := f.model.has(c.hash)
-	if !has && f.model.excluded(c.spec, f.changed()...) {
+	if hung[f.root] { // nothing is read there, however long one waits
+		upTo = math.MaxUint64
+	}
+	has, unread := f.model.has(c.hash), f.unread(upTo)
+	var changed []map[string]struct{}
+	if unread {
+		changed = f.changed()
+	}
+	if !has && f.model.excluded(c.spec, changed...) {
 		return
 	}
 	cl := claim{path: f.path, links: f.pathLinks, sure: has, edition: f.model.edition}
 	switch {
-	case hung[f.root] && (f.blind != "" || f.unread(math.MaxUint64)):
+	case hung[f.root] && (f.blind != "" || unread):
 		cl.sure, cl.err = false, errHung
-	case f.unread(upTo):
+	case unread:
 		cl.sure, cl.err = false, errReading
 	case has:
 	case f.model.err != nil:
@@ -216,8 +230,7 @@ type Model struct {
 func (x *Index) Models(ctx context.Context) []Model {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.drain()
-	x.await(ctx, x.seq, func(*folder) bool { return true })
+	x.await(ctx, func(*folder) bool { return true })
 	found := make(claims)
 	sizes := make(map[string]int64)
 	for _, r := range x.roots {

@@ -33,48 +33,75 @@ type event struct {
 }
 
 // notifier is the kernel's queue of events, and its word that a file system was
-// mounted or unmounted.
+// mounted or unmounted. Without descriptors for it nothing can be watched.
 type notifier struct {
-	queue  *fd.FD // inotify, nil where there is none
-	err    error  // why
-	mounts *fd.FD // /proc/self/mountinfo, nil where it can't be opened
+	err    error  // why there is none
+	queue  *fd.FD // inotify
+	mounts *fd.FD // /proc/self/mountinfo, which tells each open file once of a change
+	idle   *fd.FD // the same, for wait
+	bell   *fd.FD // an eventfd, for ring
 	polled [2]unix.PollFd
 	buf    []byte
 	add    func(queue int, path string, mask uint32) (int, error) // inotify_add_watch
 }
 
-// newNotifier opens the queue. Without it everything has to be polled.
 func newNotifier() *notifier {
 	n := &notifier{add: unix.InotifyAddWatch, buf: make([]byte, 64<<10)}
-	if q, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
-		n.err = fmt.Errorf("inotify: %w; fs.inotify.max_user_instances may be too small", err)
-	} else if n.queue, err = fd.New(q); err != nil {
-		n.err = err
+	open := func(what string, f **fd.FD, number int, err error) {
+		if err == nil {
+			*f, err = fd.New(number)
+		}
+		if err != nil && n.err == nil {
+			n.err = fmt.Errorf("%s: %w", what, err)
+		}
 	}
-	n.mounts = openMounts()
+	q, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	open("inotify (the limit fs.inotify.max_user_instances may be too small)", &n.queue, q, err)
+	for _, f := range []**fd.FD{&n.mounts, &n.idle} {
+		m, err := unix.Open(mountinfo, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		open(mountinfo, f, m, err)
+	}
+	e, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	open("eventfd", &n.bell, e, err)
+	if n.err != nil {
+		n.close()
+	}
 	return n
 }
 
-func openMounts() *fd.FD {
-	f, err := linux{}.open(unix.AT_FDCWD, mountinfo, unix.O_RDONLY)
-	if err != nil {
-		return nil
-	}
-	return f
-}
-
 func (n *notifier) close() {
-	for _, f := range []*fd.FD{n.queue, n.mounts} {
+	for _, f := range []*fd.FD{n.queue, n.mounts, n.idle, n.bell} {
 		if f != nil {
 			_ = f.Close() // nothing was written
 		}
 	}
 }
 
+// wait waits until there is something to drain, or until ring.
+func (n *notifier) wait() {
+	fds := []unix.PollFd{
+		{Fd: int32(n.queue.Int()), Events: unix.POLLIN},
+		{Fd: int32(n.idle.Int()), Events: unix.POLLPRI},
+		{Fd: int32(n.bell.Int()), Events: unix.POLLIN},
+	}
+	for {
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// ring ends all waiting, now and later.
+func (n *notifier) ring() {
+	if n.err == nil {
+		_, _ = unix.Write(n.bell.Int(), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // an eventfd has room for this
+	}
+}
+
 // watch watches an open file or folder, whatever its path. An inode has one number,
 // however often it is watched. It is safe for concurrent use.
 func (n *notifier) watch(f *fd.FD, mask uint32) (int32, error) {
-	if n.queue == nil {
+	if n.err != nil {
 		return 0, n.err
 	}
 	wd, err := n.add(n.queue.Int(), fmt.Sprintf("/proc/self/fd/%d", f.Int()), mask)
@@ -87,9 +114,9 @@ func (n *notifier) watch(f *fd.FD, mask uint32) (int32, error) {
 	return int32(wd), nil
 }
 
-// unwatch ends a watch. One that has ended by itself is no error.
+// unwatch ends a watch. One that has ended by itself is not an error.
 func (n *notifier) unwatch(wd int32) {
-	if n.queue != nil {
+	if n.err == nil {
 		_, _ = unix.InotifyRmWatch(n.queue.Int(), uint32(wd)) // EINVAL: its inode is gone
 	}
 }
@@ -97,8 +124,11 @@ func (n *notifier) unwatch(wd int32) {
 // drain gives every event that was queued before the call, and reports whether
 // mounts have changed since the last call. It does not wait. One call at a time.
 func (n *notifier) drain(each func(event)) (mounts bool) {
-	n.polled[0] = unix.PollFd{Fd: number(n.mounts), Events: unix.POLLPRI}
-	n.polled[1] = unix.PollFd{Fd: number(n.queue), Events: unix.POLLIN}
+	if n.err != nil {
+		return false
+	}
+	n.polled[0] = unix.PollFd{Fd: int32(n.mounts.Int()), Events: unix.POLLPRI}
+	n.polled[1] = unix.PollFd{Fd: int32(n.queue.Int()), Events: unix.POLLIN}
 	k, err := unix.Poll(n.polled[:], 0)
 	for errors.Is(err, unix.EINTR) {
 		k, err = unix.Poll(n.polled[:], 0)
@@ -112,7 +142,7 @@ func (n *notifier) drain(each func(event)) (mounts bool) {
 			continue
 		}
 		if err != nil || k <= 0 {
-			break // EAGAIN: there are no more
+			break // EAGAIN: that was all
 		}
 		parseEvents(n.buf[:k], each)
 		if k < len(n.buf)/2 { // the largest event takes some 300 bytes: there were no more
@@ -120,14 +150,6 @@ func (n *notifier) drain(each func(event)) (mounts bool) {
 		}
 	}
 	return n.polled[0].Revents&unix.POLLPRI != 0
-}
-
-// number is that of a descriptor, or one that poll(2) passes over.
-func number(f *fd.FD) int32 {
-	if f == nil {
-		return -1
-	}
-	return int32(f.Int())
 }
 
 // parseEvents reads what inotify gives: number, mask, cookie and length of the name,

@@ -152,7 +152,8 @@ func look(dir string) (contents, bool) {
 			c.covered = nil
 			return c, true
 		}
-		broken = weights.Covered(index, c.covered, all) != nil
+		missing, err := weights.Covered(index, c.covered, all)
+		broken = err != nil || len(missing) > 0
 	}
 	sum := md5.New()
 	for _, name := range c.covered {
@@ -232,9 +233,9 @@ func (o *oracle) ask(hashes []string) map[string]truth {
 // linksOn counts the links on a path below a root, and those of the root as one.
 func (o *oracle) linksOn(path string) int {
 	best := -1
-	for _, root := range slices.Concat(o.roots, o.added) {
+	for i, root := range slices.Concat(o.roots, o.added) {
 		rest, ok := strings.CutPrefix(path, root)
-		if !ok || rest != "" && rest[0] != '/' {
+		if !ok || rest != "" && (rest[0] != '/' || i >= len(o.roots)) { // nothing counts below one that was added
 			continue
 		}
 		n, at := 0, root

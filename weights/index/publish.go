@@ -40,21 +40,27 @@ func (rd *reading) publish() {
 	if f.watch != 0 && f.watch != rd.here.watch {
 		x.unlist(f)
 	}
-	f.children, f.via, f.watch, f.cut, f.problem, f.busy = rd.children, rd.via, rd.here.watch, rd.cut, rd.problem, false
+	f.children, f.via, f.watch, f.problem, f.busy = rd.children, rd.via, rd.here.watch, rd.problem, false
 	if rd.whole || f.blind == "" {
 		f.blind = rd.blind
 	}
-	if f.blind != "" || f.problem != nil {
-		r.bad[f] = struct{}{}
-	} else {
-		delete(r.bad, f)
-	}
+	note(r.bad, f, f.problem != nil)
+	note(r.blind, f, f.blind != "")
 	if f != r.top {
 		delete(x.hints, f.at())
 	}
 	x.setModel(f, rd.model)
 	if f.model != nil {
 		x.show(f)
+	}
+}
+
+// note puts a folder into a set, or takes it out.
+func note(set map[*folder]struct{}, f *folder, in bool) {
+	if in {
+		set[f] = struct{}{}
+	} else {
+		delete(set, f)
 	}
 }
 

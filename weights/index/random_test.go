@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,12 +24,35 @@ var (
 
 // world is a few folders that random operations work on.
 type world struct {
-	t     *testing.T
-	rand  *rand.Rand
-	top   string
-	log   []string
-	dirs  []string // places for folders
-	files []string
+	t      *testing.T
+	rand   *rand.Rand
+	top    string
+	log    []string
+	dirs   []string // places for folders
+	files  []string
+	oracle *oracle
+	hashes []string // that directories there may come to have
+}
+
+// newWorld makes a world. It begins with a directory of each hash.
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), top: t.TempDir(), files: []string{"model.safetensors", "model-1.safetensors", "model-2.safetensors"}}
+	for _, root := range []string{"r1", "r2", "out"} {
+		w.dirs = append(w.dirs, root)
+		for _, a := range []string{"a", "b", ".c"} {
+			w.dirs = append(w.dirs, root+"/"+a, root+"/"+a+"/x", root+"/"+a+"/x/y")
+		}
+	}
+	w.oracle = &oracle{roots: []string{w.top + "/r1", w.top + "/r2"}, specs: make(map[string]map[string]string)}
+	w.hashes = []string{strings.Repeat("0", 32)}
+	whole, first, second := w.files[0], w.files[1], w.files[2]
+	for i, files := range []map[string]string{{whole: "a"}, {whole: "b"}, {first: "a"}, {first: "a", second: "a"}, {first: "a", second: "b"}} {
+		for base, header := range files {
+			write(t, fmt.Sprintf("%s/r1/first-%d/%s", w.top, i, base), shard(header, "1"))
+		}
+		w.hashes = append(w.hashes, hashOf(files))
+	}
+	return w
 }
 
 func (w *world) pick(list []string) string { return list[w.rand.IntN(len(list))] }
@@ -158,23 +182,8 @@ func TestRandom(t *testing.T) {
 		n = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", n)
-	w := &world{t: t, rand: rand.New(rand.NewPCG(n, 1)), top: t.TempDir(), files: []string{"model.safetensors", "model-1.safetensors", "model-2.safetensors"}}
-	for _, root := range []string{"r1", "r2", "out"} {
-		w.dirs = append(w.dirs, root)
-		for _, a := range []string{"a", "b", ".c"} {
-			w.dirs = append(w.dirs, root+"/"+a, root+"/"+a+"/x", root+"/"+a+"/x/y")
-		}
-	}
-	must(t, os.Mkdir(w.top+"/r1", 0o700))
-	o := &oracle{roots: []string{w.top + "/r1", w.top + "/r2"}, specs: make(map[string]map[string]string)}
-	one, two := "model.safetensors", []string{"model-1.safetensors", "model-2.safetensors"}
-	hashes := []string{strings.Repeat("0", 32)}
-	for i, files := range []map[string]string{{one: "a"}, {one: "b"}, {two[0]: "a"}, {two[0]: "a", two[1]: "a"}, {two[0]: "a", two[1]: "b"}} {
-		for base, header := range files {
-			write(t, fmt.Sprintf("%s/r1/first-%d/%s", w.top, i, base), shard(header, "1"))
-		}
-		hashes = append(hashes, hashOf("1", files))
-	}
+	w := newWorld(t, n)
+	o, hashes := w.oracle, w.hashes
 	x := start(t, Options{}, o.roots...)
 	before, versions := o.ask(hashes), make(map[string]uint64)
 	for _, hash := range hashes {
@@ -185,9 +194,23 @@ func TestRandom(t *testing.T) {
 	}
 	for step := range *steps {
 		did := w.act()
+		switch w.rand.IntN(40) {
+		case 0:
+			dir := w.dir()
+			if info, err := os.Stat(dir); err == nil && info.IsDir() {
+				x.Add(dir)
+				o.added = append(slices.DeleteFunc(o.added, func(a string) bool { return a == dir }), dir)
+				did += ", add " + dir
+			}
+		case 1:
+			o.roots = []string{w.top + "/r1", w.top + "/r2"}[:w.rand.IntN(3)]
+			x.SetRoots(o.roots)
+			did += fmt.Sprint(", roots ", o.roots)
+		}
 		if did == "" {
 			continue
 		}
+		o.added = slices.DeleteFunc(o.added, func(a string) bool { info, err := os.Stat(a); return err != nil || !info.IsDir() })
 		w.log = append(w.log, strings.ReplaceAll(did, w.top, "DIR"))
 		now := o.ask(hashes)
 		order := w.rand.Perm(len(hashes))
@@ -199,7 +222,7 @@ func TestRandom(t *testing.T) {
 			}
 			a := lookup(t, x, hash)
 			if bad := o.compare(a, now[hash]); bad != "" {
-				t.Errorf("step %d, hash %s: %s\nwant %v\ngot\n%s", step, hash, bad, now[hash], text(a, w.top))
+				t.Errorf("step %d, hash %s: %s\nroots %v, added %v\nwant %v %v\ngot\n%s", step, hash, bad, o.roots, o.added, now[hash], now[hash].links, text(a, w.top))
 			}
 			w.settled(x, hash, a.Version)
 			versions[hash] = a.Version
@@ -220,6 +243,7 @@ func (w *world) settled(x *Index, hash string, version uint64) {
 		}
 		if a := lookup(w.t, x, hash); a.Version != version {
 			w.t.Errorf("the version of %s became %d after %d, and nothing was changed", hash, a.Version, version)
+			return
 		}
 	}
 	w.t.Errorf("the version of %s is not current after the look-up", hash)

@@ -27,6 +27,7 @@ type reading struct {
 	f       *folder
 	below   bool                // all folders below are to be read as well
 	whole   bool                // the listing, and not only some names
+	names   map[string]bool     // entries and routes to look at; true: what they lead to as well
 	dirty   map[string]struct{} // files that have other contents, whatever their stamps say
 	here    place               // the folder
 	slash   place               // the top of all paths, once it is needed
@@ -75,7 +76,7 @@ func (b *batch) read(f *folder, below bool) {
 	}
 	t := f.reading
 	if t != nil {
-		rd.dirty = t.files
+		rd.names, rd.dirty = t.names, t.files
 		rd.whole = t.whole || below || f.problem != nil || f.children == nil
 	}
 	rd.here = place{dir: dir, real: f.real()}
@@ -104,58 +105,27 @@ func (rd *reading) enter() (*fd.FD, error) {
 	if err != nil {
 		return nil, err
 	}
-	if keyOf(info.Stamp) != rd.f.key {
-		return nil, errMoved
+	k, want := keyOf(info.Stamp), rd.f.key
+	if k == want {
+		return dir, nil
 	}
-	return dir, nil
+	if on, err := sys.kind(dir.Int()); err == nil && on == foreign && k.device == want.device && k.mount == want.mount {
+		return dir, nil // some file systems number their files anew at each look
+	}
+	return nil, errMoved
 }
 
 var errMoved = errors.New("it was moved while it was being read")
-
-// missed deals with a folder that can't be opened. Where its path doesn't lead to it
-// any more, the folder above knows better; when that and all else has been read, the
-// folder is looked for again.
-func (b *batch) missed(f *folder, err error) {
-	if errors.Is(err, errMoved) || nowhere(err) {
-		const tries = 4 // a path may lead over several links that were moved one after the other
-		delete(b.seen, f)
-		if b.tries[f]++; b.tries[f] < tries {
-			b.lost = append(b.lost, f)
-			delete(b.seen, f.up)
-			b.push(f.up, false)
-			return
-		}
-		b.r.setProblem(f, err)
-		return
-	}
-	rd := &reading{b: b, f: f, whole: true}
-	rd.children, rd.problem = make(map[string]child), err
-	rd.publish()
-}
-
-// find looks again for folders that were not where they had been, and reports whether
-// there are any.
-func (b *batch) find() bool {
-	if len(b.lost) == 0 {
-		return false
-	}
-	b.r.link()
-	for _, f := range b.lost {
-		b.push(f, true)
-	}
-	b.lost = nil
-	return true
-}
 
 func (rd *reading) close() {
 	x := rd.b.r.x
 	x.mu.Lock()
 	for _, wd := range rd.watches {
-		x.read(wd, rd.f)
+		x.letGo(wd, rd.f)
 	}
 	x.mu.Unlock()
 	for _, f := range rd.opened {
-		_ = f.Close() // nothing was written
+		rd.b.r.sys.close(f)
 	}
 }
 
@@ -205,7 +175,7 @@ func (rd *reading) list() {
 	}
 	for _, e := range entries {
 		if model || e.kind == unix.DT_DIR || e.kind == unix.DT_LNK || e.kind == unix.DT_UNKNOWN {
-			rd.entry(e.name, e.kind, model, false)
+			rd.entry(e.name, e.kind, model)
 		}
 	}
 	if model {
@@ -217,28 +187,26 @@ func (rd *reading) list() {
 func (rd *reading) some(t *task) {
 	f := rd.f
 	rd.children, rd.via = maps.Clone(f.children), maps.Clone(f.via)
-	names := maps.Clone(t.names)
-	if names == nil {
-		names = make(map[string]bool)
-	}
+	names := make(map[string]struct{})
 	for name := range t.files {
-		names[name] = names[name] || false
+		names[name] = struct{}{}
 	}
-	for name, below := range t.names {
-		if route, ok := strings.CutSuffix(name, "/"); ok {
-			delete(names, name)
-			rd.looked[name] = struct{}{}
-			for entry, via := range f.via {
-				if via == route+"/" {
-					names[entry] = names[entry] || below
-				}
+	for name := range t.names {
+		if !strings.HasSuffix(name, "/") {
+			names[name] = struct{}{}
+			continue
+		}
+		rd.looked[name] = struct{}{}
+		for entry, route := range f.via {
+			if route == name {
+				names[entry] = struct{}{}
 			}
 		}
 	}
-	for name, below := range names {
+	for name := range names {
 		delete(rd.children, name)
 		delete(rd.via, name)
-		rd.entry(name, unix.DT_UNKNOWN, f.model != nil, below)
+		rd.entry(name, unix.DT_UNKNOWN, f.model != nil)
 		if f.model == nil && weights.IsWeights(name) && rd.has(name) { // its other files count now, too
 			rd.again()
 			return
@@ -264,9 +232,8 @@ func (rd *reading) has(name string) bool {
 	return err == nil
 }
 
-// entry looks at one entry. model tells whether files count; below, whether the folder
-// that it leads to may be another one in spite of the same number.
-func (rd *reading) entry(name string, kind byte, model, below bool) {
+// entry looks at one entry. model tells whether files count.
+func (rd *reading) entry(name string, kind byte, model bool) {
 	rd.looked[name] = struct{}{}
 	dir := rd.here.dir.Int()
 	var s step
@@ -297,7 +264,8 @@ func (rd *reading) entry(name string, kind byte, model, below bool) {
 		}
 	}
 	if s.err == nil && s.info.Mode.IsDir() && !rd.passedOver(name) && !rd.lostAndFound(name, s) {
-		rd.child(name, s, link, below)
+		// A folder may be another one in spite of the same number.
+		rd.child(name, s, link, rd.names[name] || rd.names[rd.via[name]])
 	}
 	if model && weights.Decides(name) {
 		rd.located[name] = located{at, base, s.info, s.text, s.err}

@@ -4,10 +4,11 @@
 package index
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -29,7 +30,9 @@ type root struct {
 	poll    *batch // a walk because the kernel doesn't tell of everything, in parts
 	pollAt  time.Time
 	took    time.Duration        // the last walk of the whole
-	bad     map[*folder]struct{} // with a problem, or blind
+	last    time.Duration        // the last walk of a part
+	bad     map[*folder]struct{} // with a problem
+	blind   map[*folder]struct{} // whose changes the kernel doesn't all tell
 
 	// Guarded by Index.mu.
 	removed bool
@@ -46,10 +49,10 @@ type root struct {
 func (x *Index) newRoot(path string, single bool) *root {
 	r := &root{
 		x: x, path: path, single: single, kick: make(chan struct{}, 1), done: make(chan struct{}),
-		folders: make(map[key]*folder), bad: make(map[*folder]struct{}), known: make(map[*folder]struct{}),
+		folders: make(map[key]*folder), bad: make(map[*folder]struct{}), blind: make(map[*folder]struct{}), known: make(map[*folder]struct{}),
 		reach: make(map[string]struct{}), buf: make([]byte, 64<<10),
 	}
-	r.sys = &timed{system: x.o.system, limit: x.o.HungAfter, late: func() {
+	r.sys = &timed{system: x.o.system, limit: x.o.HungAfter, base: time.Now(), late: func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.seq++
@@ -127,7 +130,7 @@ func (r *root) next() (tasks []*folder, wait time.Duration, ok bool) {
 	r.queue = slices.DeleteFunc(r.queue, func(f *folder) bool { return f.dropped })
 	wait = math.MaxInt64
 	if len(r.queue) > 0 {
-		wait = x.o.Gather - time.Since(r.marked)
+		wait = max(x.o.Gather, min(pollShare*r.last, x.o.PollEvery)) - time.Since(r.marked)
 		if x.waiting > 0 || !r.walked || wait <= 0 {
 			for _, f := range r.queue {
 				f.reading, f.task = f.task, nil
@@ -157,7 +160,7 @@ func (r *root) walk(tasks []*folder) {
 	b.finish()
 }
 
-// over reports whether nobody wants the root any more.
+// over reports whether the root is not wanted any more.
 func (r *root) over() bool {
 	r.x.mu.Lock()
 	defer r.x.mu.Unlock()
@@ -169,138 +172,62 @@ func (r *root) startPoll() {
 	r.pollAt = time.Time{}
 	r.poll = r.newBatch()
 	r.poll.full = true
-	for f := range r.bad {
-		r.poll.push(f, false)
+	for _, set := range []map[*folder]struct{}{r.bad, r.blind} {
+		for f := range set {
+			r.poll.push(f, false)
+		}
 	}
 	if len(r.poll.stack) == 0 {
 		r.poll = nil
 	}
 }
 
-// batch is a walk: of some folders, and of those below that are new or moved.
-type batch struct {
-	r     *root
-	begun time.Time
-	end   time.Time
-	stack []visit
-	seen  map[*folder]bool // read already; true: with all below
-	lost  []*folder        // not found where they were
-	tries map[*folder]int
-	edges bool // some folder may be reached in another way now
-	full  bool // it is of the whole root, or of all that isn't watched
-}
-
-type visit struct {
-	folder *folder
-	below  bool
-}
-
-func (r *root) newBatch() *batch {
-	now := time.Now()
-	return &batch{r: r, begun: now, end: now.Add(r.x.o.WalkTime), seen: make(map[*folder]bool), tries: make(map[*folder]int)}
-}
-
-func (b *batch) push(f *folder, below bool) { b.stack = append(b.stack, visit{f, below}) }
-
-// step reads one folder.
-func (b *batch) step() {
-	v := b.stack[len(b.stack)-1]
-	b.stack = b.stack[:len(b.stack)-1]
-	f := v.folder
-	if below, ok := b.seen[f]; f.dropped || ok && (below || !v.below) {
-		return
-	}
-	b.seen[f] = v.below
-	b.full = b.full || f == b.r.top
-	b.read(f, v.below)
-}
-
-// giveUp leaves what is not read yet to a later walk.
-func (b *batch) giveUp() {
-	r := b.r
-	late := fmt.Errorf("the walk took longer than %v", r.x.o.WalkTime)
-	for _, v := range b.stack {
-		r.setProblem(v.folder, late)
-	}
-	for _, f := range b.lost {
-		r.setProblem(f, late)
-	}
-	b.stack, b.lost = nil, nil
-}
-
-func (r *root) setProblem(f *folder, err error) {
-	r.x.mu.Lock()
-	defer r.x.mu.Unlock()
-	f.problem = err
-	r.bad[f] = struct{}{}
-}
-
-// finish publishes what a walk has come to.
-func (b *batch) finish() {
-	r, x := b.r, b.r.x
-	if b.edges {
-		r.link()
-	}
-	now := time.Now()
-	if b.full {
-		r.took = now.Sub(b.begun)
-	}
-	state := r.summary()
-	state.Walked, state.Took = now, r.took
-	switch {
-	case len(r.bad) == 0 || x.o.Once:
-		r.pollAt = time.Time{}
-	case r.poll == nil && r.pollAt.IsZero():
-		r.pollAt = now.Add(max(x.o.PollEvery, pollShare*r.took))
-	}
-	x.mu.Lock()
-	r.state, r.walked = state, true
-	for _, f := range r.batch {
-		f.reading = nil
-	}
-	r.batch = nil
-	x.seq++
-	if x.rooted && !slices.ContainsFunc(x.roots, func(r *root) bool { return !r.walked }) {
-		clear(x.hints) // what is left is not there any more
-	}
-	if r.single && state.State == Missing { // it was added, and is gone
-		x.removeRoot(r)
-	}
-	x.broadcast()
-	x.mu.Unlock()
-	x.unwatch()
-}
-
-// pollShare bounds the part of the time that a polled root is walked.
+// pollShare bounds the part of the time that a root is walked while no request waits.
 const pollShare = 20
 
-// summary is the root's state, without what changes by itself.
-func (r *root) summary() Root {
+// summary is the root's state, without what changes by itself. anew tells that other
+// folders may be blind now.
+func (r *root) summary(anew bool) Root {
 	s := Root{Path: r.path, Added: r.single, State: Complete, Dirs: len(r.folders)}
-	var problems, blind []string
-	for f := range r.bad {
-		if f.problem != nil {
-			problems = append(problems, fmt.Sprintf("%s: %v", f.at(), f.problem))
-		}
-		if f.blind != "" {
-			blind = append(blind, fmt.Sprintf("%s: %s", f.at(), f.blind))
-		}
-	}
-	slices.Sort(problems)
-	slices.Sort(blind)
-	switch {
+	switch first := firstOf(r.bad); {
 	case nowhere(r.top.problem):
-		s.State, s.Reason = Missing, r.top.problem.Error()
-	case len(problems) > 0:
-		s.State, s.Reason = Partial, problems[0]
-		if len(problems) > 1 {
-			s.Reason += fmt.Sprintf("; and %d more folders", len(problems)-1)
+		s.State, s.Reason = Missing, cause(r.top.problem).Error()
+	case first != nil:
+		s.State, s.Reason = Partial, fmt.Sprintf("%s: %v", first.at(), cause(first.problem))
+		if n := len(r.bad) - 1; n > 0 {
+			s.Reason += fmt.Sprintf("; and %d more folders", n)
 		}
 	}
-	if len(blind) > 0 {
-		s.Polled = blind[0]
+	switch {
+	case len(r.blind) == 0:
+	case !anew && r.state.Polled != "":
+		s.Polled = r.state.Polled
+	default:
+		f := firstOf(r.blind)
+		s.Polled = fmt.Sprintf("%s: %s", f.at(), f.blind)
 	}
 	return s
+}
+
+// cause is an error without the path that the system call was given.
+func cause(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// firstOf gives the folder with the first path, nil of none. The way to the root has
+// the path of the root and comes after it.
+func firstOf(set map[*folder]struct{}) (first *folder) {
+	var path string
+	for f := range set {
+		if at := f.at(); first == nil || at < path || at == path && f != f.root.top {
+			first, path = f, at
+		}
+	}
+	return first
 }
 
 // end forgets all that is known of the root, unless it is wanted again.
@@ -337,67 +264,4 @@ func (r *root) concerns(points []string) bool {
 		}
 		return false
 	})
-}
-
-// arc is a symbolic link from one folder to another.
-type arc struct {
-	from *folder
-	name string
-	to   *folder
-	path string
-}
-
-// link finds out how each folder is reached with as few links as possible, and drops
-// those that aren't reached any more.
-func (r *root) link() {
-	r.round++
-	r.top.round = r.round
-	ready, level := []*folder{r.top}, 0
-	var arcs []arc
-	for {
-		for len(ready) > 0 {
-			f := ready[len(ready)-1]
-			ready = ready[:len(ready)-1]
-			for name, c := range f.children {
-				switch to := r.folders[c.key]; {
-				case to == nil || to.round == r.round:
-				case c.link:
-					arcs = append(arcs, arc{f, name, to, ""})
-				default:
-					to.reachBy(f, name, level, r.round)
-					ready = append(ready, to)
-				}
-			}
-		}
-		level++
-		arcs = slices.DeleteFunc(arcs, func(a arc) bool { return a.to.round == r.round })
-		if len(arcs) == 0 {
-			break
-		}
-		for i, a := range arcs {
-			arcs[i].path = a.from.at() + "/" + a.name
-		}
-		slices.SortFunc(arcs, func(a, b arc) int { return strings.Compare(a.path, b.path) })
-		for _, a := range arcs {
-			if a.to.round != r.round {
-				a.to.reachBy(a.from, a.name, level, r.round)
-				ready = append(ready, a.to)
-			}
-		}
-	}
-	r.x.mu.Lock()
-	defer r.x.mu.Unlock()
-	for k, f := range r.folders {
-		if f.round != r.round {
-			delete(r.folders, k)
-			delete(r.bad, f)
-			r.x.drop(f)
-		} else if f.model != nil {
-			r.x.show(f)
-		}
-	}
-}
-
-func (f *folder) reachBy(up *folder, name string, links int, round uint64) {
-	f.up, f.name, f.links, f.round = up, name, links, round
 }

@@ -24,6 +24,9 @@ import (
 type system interface {
 	// open is openat(2), close-on-exec. The caller owns the descriptor.
 	open(dir int, name string, flags int) (*fd.FD, error)
+	// close closes what was opened for reading, of which there is nothing to lose. It is
+	// here because some file systems are asked at a close, too.
+	close(f *fd.FD)
 	// stat stamps an entry of a directory, links themselves; "" is the open file.
 	stat(dir int, name string) (stamp.Info, error)
 	// list calls each for every entry of a directory but "." and "..", until each
@@ -77,6 +80,8 @@ func (linux) open(dir int, name string, flags int) (*fd.FD, error) {
 	}
 }
 
+func (linux) close(f *fd.FD) { _ = f.Close() } // nothing was written
+
 func (linux) stat(dir int, name string) (stamp.Info, error) {
 	if name == "" {
 		return stamp.OfFD(dir)
@@ -112,7 +117,7 @@ func (linux) list(dir int, each func(name string, kind byte) bool) error {
 func entryOf(b []byte) (name string, kind byte, size int, err error) {
 	const before = 8 + 8 + 2 + 1
 	if len(b) < before {
-		return "", 0, 0, fmt.Errorf("list directory: %d bytes are no entry", len(b))
+		return "", 0, 0, fmt.Errorf("list directory: %d bytes are too few for an entry", len(b))
 	}
 	size = int(binary.NativeEndian.Uint16(b[16:]))
 	if size < before || size > len(b) {
@@ -167,18 +172,21 @@ type timed struct {
 	system
 	limit time.Duration // a call that took longer is told when it returns
 	late  func()
-	begun atomic.Int64 // nanoseconds since 1970, 0 between calls
+	base  time.Time
+	begun atomic.Int64  // nanoseconds since base, 0 between calls
+	stuck time.Duration // in calls that took longer; the caller's own
 }
 
 func (t *timed) enter() int64 {
-	now := time.Now().UnixNano()
+	now := int64(max(time.Since(t.base), 1))
 	t.begun.Store(now)
 	return now
 }
 
 func (t *timed) leave(begun int64) {
 	t.begun.Store(0)
-	if time.Now().UnixNano()-begun > int64(t.limit) {
+	if took := time.Since(t.base) - time.Duration(begun); took > t.limit {
+		t.stuck += took
 		t.late()
 	}
 }
@@ -186,7 +194,7 @@ func (t *timed) leave(begun int64) {
 // since is when the call began that has not returned, the zero time between calls.
 func (t *timed) since() time.Time {
 	if begun := t.begun.Load(); begun != 0 {
-		return time.Unix(0, begun)
+		return t.base.Add(time.Duration(begun))
 	}
 	return time.Time{}
 }
@@ -194,6 +202,11 @@ func (t *timed) since() time.Time {
 func (t *timed) open(dir int, name string, flags int) (*fd.FD, error) {
 	defer t.leave(t.enter())
 	return t.system.open(dir, name, flags)
+}
+
+func (t *timed) close(f *fd.FD) {
+	defer t.leave(t.enter())
+	t.system.close(f)
 }
 
 func (t *timed) stat(dir int, name string) (stamp.Info, error) {

@@ -5,6 +5,7 @@ package index
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strings"
@@ -31,7 +32,7 @@ type step struct {
 	real     string     // the path without links
 	text     string     // of a link, what it says
 	err      error      // why it leads nowhere
-	vanished bool       // there is no link any more
+	vanished bool       // the link is gone
 }
 
 // maxLinks is how many links one path may take, as in the kernel.
@@ -185,15 +186,15 @@ func (rd *reading) look(p *place) {
 	switch p.kind {
 	case pseudo:
 		if p != &rd.here {
-			rd.unseen("a link leads through " + p.real)
+			rd.unseen(p, "what is in it changes by itself")
 		}
 		return
 	case foreign:
-		rd.unseen("its file system may be changed by other machines or programs")
+		rd.unseen(p, "its file system may be changed by other machines or programs")
 		return
 	}
 	if p.watch, err = rd.watch(p.dir, folderMask); err != nil {
-		rd.unseen(err.Error())
+		rd.unseen(p, err.Error())
 	}
 }
 
@@ -206,10 +207,15 @@ func (rd *reading) watch(f *fd.FD, mask uint32) (int32, error) {
 	return wd, err
 }
 
-// unseen notes that changes may not be told of. The first reason stays.
-func (rd *reading) unseen(why string) {
-	if rd.blind == "" {
-		rd.blind = why
+// unseen notes that changes may not be told of: in the folder, or in a place on the way
+// to what a link leads to. The first reason stays.
+func (rd *reading) unseen(p *place, why string) {
+	if rd.blind != "" {
+		return
+	}
+	rd.blind = why
+	if p != &rd.here {
+		rd.blind = fmt.Sprintf("on the way, %s: %s", p.real, why)
 	}
 }
 
