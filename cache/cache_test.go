@@ -251,9 +251,11 @@ func changed(number *int) func(context.Context, *Hold) error {
 // not answered with the old ones, and who asked first neither.
 func TestChangedUnderTheLoad(t *testing.T) {
 	l := newLoads()
-	var loads atomic.Int64
-	c := New(Options{Load: l.load, Fresh: func(context.Context, *Hold) error {
-		if loads.Add(1) <= 2 { // both who waited find the first load stale
+	var first atomic.Int64 // the first load's descriptor, which both who waited find stale
+	c := New(Options{Load: l.load, Fresh: func(_ context.Context, h *Hold) error {
+		number := int64(h.Segments()[0].FD.Int())
+		first.CompareAndSwap(0, number)
+		if first.Load() == number {
 			return &Stale{Why: "check file: replaced"}
 		}
 		return nil
