@@ -289,6 +289,21 @@ func TestChangedUnderTheLoad(t *testing.T) {
 	}
 }
 
+// A request that is being answered while the cache ends keeps its descriptors, and is the
+// one that closes them.
+func TestReleaseAfterClose(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	l.go_ <- nil
+	h := get(t, c, key(t, "a"))
+	c.Close()
+	if h.Segments()[0].FD.Int() < 0 {
+		t.Error("closed while it was held")
+	}
+	h.Release()
+	testmain.Eventually(t, "its descriptor is closed", func() bool { return h.Segments()[0].FD.Int() < 0 })
+}
+
 // Files that never come to rest end a request, and do no harm to the next.
 func TestAlwaysChanging(t *testing.T) {
 	l := newLoads()

@@ -20,7 +20,8 @@ type janitor struct {
 	mu    sync.Mutex
 	queue []chore
 	more  chan struct{} // a token when the queue has grown
-	last  bool          // no more will come
+	last  bool          // it ends when the queue is empty
+	over  bool          // it has ended
 }
 
 // chore is one thing to do; what is not set is not done.
@@ -41,8 +42,12 @@ func newJanitor(store Store) *janitor {
 // add has a chore done. It doesn't block.
 func (j *janitor) add(c chore) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.over { // of a hold that was released after the cache's end
+		go c.do(j.store)
+		return
+	}
 	j.queue = append(j.queue, c)
-	j.mu.Unlock()
 	j.wake()
 }
 
@@ -59,6 +64,7 @@ func (j *janitor) work() {
 		j.mu.Lock()
 		list, last := j.queue, j.last
 		j.queue = nil
+		j.over = last && len(list) == 0
 		j.mu.Unlock()
 		for _, c := range list {
 			c.do(j.store)
