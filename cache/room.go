@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // descriptors is what an entry takes of the store: its table and its segment.
@@ -127,6 +128,24 @@ func (c *Cache) Evict(id string, force bool) error {
 	clear(e.engines)
 	c.retire(e, "evicted on request")
 	return nil
+}
+
+// EvictUnused evicts what is neither in use nor pinned and was not used since a moment,
+// and tells how many entries that were.
+func (c *Cache) EvictUnused(since time.Time, why string) int {
+	c.mu.Lock()
+	n := 0
+	for _, e := range c.entries {
+		if e.ready && !e.contents.Record.Pinned && !e.inUse() && e.used.Before(since) {
+			c.retire(e, why)
+			n++
+		}
+	}
+	c.mu.Unlock()
+	if n > 0 {
+		c.changed()
+	}
+	return n
 }
 
 // Drop takes all entries that are ready out of service, whoever uses them, and

@@ -42,6 +42,12 @@ type Config struct {
 	// Budget is the most memory that entries may hold together, 0 for no limit
 	// but the device's.
 	Budget Bytes `toml:"budget"`
+	// Preload says to load the pins when the daemon starts, in the ranks and types in which
+	// they were held before.
+	Preload bool `toml:"preload"`
+	// IdleEvict is how long an entry stays that no engine uses and that isn't pinned, 0 for
+	// as long as there is room.
+	IdleEvict Duration `toml:"idle_evict"`
 	// IdleExit is how long an instance that holds nothing stays, 0 for always.
 	IdleExit Duration `toml:"idle_exit"`
 	// RequestTimeout bounds the reading of one request and the writing of one reply.

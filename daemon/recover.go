@@ -55,6 +55,7 @@ func (s *Server) Recover(kept []Kept) {
 	for _, e := range entries {
 		if err := s.recoverEntry(e, shelf); err != nil {
 			s.log.Warn("entry is dropped", "key", e.Key.ID()[:12], "model", e.Dir, "reason", err)
+			s.lost = append(s.lost, e)
 			continue
 		}
 		n++

@@ -24,6 +24,7 @@ import (
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/loader"
+	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/index"
@@ -106,6 +107,8 @@ type Server struct {
 	dirty    chan struct{} // a token when the manifest has to be written
 	shown    chan struct{} // a token when the status line has to be told
 	replies  *quota.Quota  // bytes of replies that are being written
+
+	lost []manifest.Entry // what an earlier process held and this one doesn't; set before Serve
 
 	gpu      guard
 	choices  choices
@@ -253,6 +256,8 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	keeping.Go(func() { s.keepStatus(s.ctx) })
 	keeping.Go(func() { s.keepClaims(s.ctx, listeners) })
 	keeping.Go(func() { s.keepHashing(s.ctx) })
+	keeping.Go(func() { s.evictUnused(s.ctx) })
+	keeping.Go(func() { s.preload(s.ctx) })
 	var err error
 	for ctx.Err() == nil && err == nil {
 		if err = s.acceptAll(ctx, listeners); err == nil && ctx.Err() == nil && s.idle() {

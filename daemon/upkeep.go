@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/resolve"
+)
+
+// unusedEvery is how often it is looked for what nobody has used for long, at most.
+const unusedEvery = time.Minute
+
+// evictUnused frees what was not used for as long as the configuration says, until ctx
+// is done.
+func (s *Server) evictUnused(ctx context.Context) {
+	for {
+		after := time.Duration(s.configuration().IdleEvict)
+		if after > 0 {
+			if n := s.cache.EvictUnused(time.Now().Add(-after), fmt.Sprintf("not used for %v", after)); n > 0 {
+				s.log.Info("evicted what was not used", "entries", n, "for", after)
+			}
+		}
+		wait := unusedEvery // a configuration that is read again may ask for it
+		if after > 0 {
+			wait = min(max(after/4, 10*time.Millisecond), unusedEvery)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// preload loads what is pinned, one after the other, in the keys that were held before,
+// and where there are none as an engine without options asks for it. What can't be
+// loaded is in the log, and is tried again when an engine asks.
+func (s *Server) preload(ctx context.Context) {
+	c := s.configuration()
+	if !c.Preload {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, checkLimit)
+	pins, err := beside(limited, s.checks, func(context.Context) ([]string, error) { return resolve.RealPins(c.Pins), nil })
+	cancel()
+	if err != nil {
+		s.log.Warn("pins are not looked up", "err", err)
+		return
+	}
+	for _, dir := range pins {
+		before := false
+		for _, e := range s.lost {
+			if e.Dir != dir {
+				continue
+			}
+			before = true
+			s.preloadKey(ctx, e.Key, dir)
+		}
+		for _, e := range s.cache.Records() {
+			before = before || e.Dir == dir
+		}
+		if before {
+			continue
+		}
+		if _, err := s.warm(ctx, control.Warm{Model: dir}, func(control.Progress) {}); err != nil && ctx.Err() == nil {
+			s.log.Warn("pin is not loaded", "model", dir, "err", err)
+		}
+	}
+}
+
+func (s *Server) preloadKey(ctx context.Context, key fingerprint.Key, dir string) {
+	hold, _, err := s.find(ctx, key, func(context.Context) (resolve.Choice, error) { return resolve.Named(dir) })
+	if err != nil {
+		if ctx.Err() == nil {
+			s.log.Warn("pin is not loaded", "model", dir, "key", key.ID()[:12], "err", err)
+		}
+		return
+	}
+	hold.Release()
+}
