@@ -314,8 +314,16 @@ func (x *Index) pending(upTo uint64, matters func(*folder) bool) (pending bool, 
 	return pending, again
 }
 
+// polls reports whether what is known of a root is as old as its last walk. The next one
+// is no change of which the kernel has told: nothing waits for it, and if it hangs all is
+// as it was.
+func (r *root) polls() bool { return r.walked && r.state.Polled != "" }
+
 // busy reports whether tasks of changes up to a number matter.
 func (r *root) busy(upTo uint64, matters func(*folder) bool) bool {
+	if r.polls() {
+		return false
+	}
 	for _, f := range r.batch {
 		if t := f.reading; t != nil && t.since <= upTo && (t.wide() || matters(f)) {
 			return true

@@ -217,6 +217,9 @@ func (m claims) addFolder(f *folder, c *memory, upTo uint64, hung map[*root]bool
 
 // unread reports whether changes up to a number have not been read.
 func (f *folder) unread(upTo uint64) bool {
+	if f.root.polls() {
+		return false
+	}
 	return f.task != nil && f.task.since <= upTo || f.reading != nil && f.reading.since <= upTo
 }
 
