@@ -142,11 +142,9 @@ func playEngine(socket, request string) error {
 // playServer is a process that looks like `vllm serve`, of which the engine's is a
 // child, as vLLM's is.
 func playServer(socket, request string) error {
-	if err := os.Unsetenv(roleVariable); err != nil {
-		return err
-	}
 	c := engineProcess(socket, request)
-	c.Args[0] = "VLLM::EngineCore"
+	c.Args = []string{"VLLM::EngineCore"} // and nothing else, as vLLM names it
+	c.Env = append(os.Environ(), roleVariable+"="+roleEngine+" "+socket+" "+request)
 	c.Stdin, c.Stdout = os.Stdin, os.Stdout
 	return c.Run()
 }
