@@ -120,10 +120,19 @@ func (e *life) order(what string) bool {
 		return false
 	case r.Outcome == outcomeLost && e.s.killedBetween(r.From, r.To):
 		e.tally.count(countLost)
+	case crowded(r):
+		e.tally.refused(r.Message)
 	case r.Outcome != outcomeOK:
 		e.tally.fault(faultUnsaid, "%s: engine %d, %s: %s %s", e.s.name, e.p.pid, what, r.Outcome, r.Message)
 	}
 	return true
+}
+
+// crowded reports whether there was no place for a request, beside all those of hostile
+// clients.
+func crowded(r report) bool {
+	return r.Outcome == outcomeError &&
+		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer ones need its place"))
 }
 
 // watch has the engine hold a watch, and reports whether it does.
@@ -138,7 +147,7 @@ func (e *life) watch() bool {
 		e.tally.count(countWatches)
 		e.watched = r.To
 		return true
-	case r.Outcome == outcomeError && strings.Contains(r.Message, "engines that watch already"): // others crowd it
+	case crowded(r):
 		e.tally.refused(r.Message)
 	case r.Outcome != outcomeLost || !e.s.killedBetween(r.From, r.To):
 		e.tally.fault(faultUnsaid, "%s: engine %d, watch: %s %s", e.s.name, e.p.pid, r.Outcome, r.Message)
@@ -226,7 +235,7 @@ func (e *life) refused(r report) {
 	switch {
 	case e.how == silent, !rest:
 	case e.s.loaderKilledBetween(r.From, r.To):
-	case strings.Contains(r.Message, "newer ones need its place"): // hostile clients crowd it
+	case crowded(r):
 	case e.s.budgeted() && strings.Contains(r.Message, "and the budget is"):
 	default:
 		e.tally.fault(faultUnsaid, "%s: engine %d, style %d, on %s, which is at rest: %s %s", e.s.name, e.p.pid, e.how, e.target.path, r.Outcome, r.Message)

@@ -103,6 +103,43 @@ func (s *fdStore) names() string {
 	return strings.Join(list, " ")
 }
 
+// slowStore is one that keeps no watch until it is let.
+type slowStore struct {
+	*fdStore
+	let chan struct{}
+}
+
+func (s *slowStore) Put(name string, f *fd.FD) error {
+	if strings.HasPrefix(name, watchPrefix) {
+		<-s.let
+	}
+	return s.fdStore.Put(name, f)
+}
+
+// A watch is in the store before it is answered, so that no crash ends one that was. A
+// manager that takes its time keeps the answer waiting only for a while.
+func TestWatchKept(t *testing.T) {
+	t.Parallel()
+	store := newFDStore(t)
+	i := startStored(t, store)
+	c := send(t, i.target, frame(recorded(t, "0.33.0-watch")))
+	wantAnswer(t, receive(t, c), "ok")
+	if got := store.names(); got != "w-" {
+		t.Errorf("stored are %q when the watch is answered", got)
+	}
+	slow := &slowStore{newFDStore(t), make(chan struct{})}
+	i = start(t, func(s *setup) { s.Store = slow })
+	c = send(t, i.target, frame(recorded(t, "0.33.0-watch")))
+	wantAnswer(t, receive(t, c), "ok")
+	if got := slow.names(); got != "" {
+		t.Errorf("stored are %q", got)
+	}
+	close(slow.let)
+	testmain.Eventually(t, "the watch in the store", func() bool { return slow.names() == "w-" })
+	do(t, c.Close())
+	testmain.Eventually(t, "the end of the watch", func() bool { return slow.names() == "" })
+}
+
 // startStored is start with a store.
 func startStored(t *testing.T, store *fdStore) *instance {
 	return start(t, func(s *setup) { s.Store = store })
