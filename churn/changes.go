@@ -89,6 +89,7 @@ func (w *world) add(p place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.places = append(w.places, p)
+	w.families[p.path] = p.family
 }
 
 // create makes a model directory of a family: below a root, outside of all, hidden, or

@@ -20,7 +20,13 @@ func (c *churn) life(rng *rand.Rand) error {
 	how := style(rng.IntN(int(styles)))
 	picked := clock()
 	target, ok := c.world.any(rng, func(p place) bool {
-		return how != silent || c.world.inside(p.path) // where it is trusted to be
+		switch how {
+		case silent:
+			return c.world.inside(p.path) // where it is trusted to be
+		case relative:
+			return !c.world.nested(p.path) // its working directory may move, and the model with it
+		}
+		return true
 	})
 	if !ok {
 		return nil
@@ -216,7 +222,7 @@ func (e *life) answered(r report) {
 	e.asked.tell()
 	e.tally.count(countAnswered)
 	e.tally.add(countBytes, r.Bytes/1000)
-	switch v, text := e.world.judge(e.target.path, e.how == silent, r.Versions, r.From, r.To); v {
+	switch v, text := e.world.judge(e.target.path, e.target.family, e.how == silent, r.Versions, r.From, r.To); v {
 	case wrong:
 		e.tally.fault(faultWrong, "%s: engine %d, style %d, got %s", e.s.name, e.p.pid, e.how, text)
 	case moving:
@@ -231,7 +237,7 @@ func (e *life) answered(r report) {
 func (e *life) refused(r report) {
 	e.tally.count(countRefused)
 	e.tally.refused(r.Message)
-	_, rest, _ := e.world.during(e.target.path, e.picked, r.To)
+	_, rest, _ := e.world.during(e.target.path, e.target.family, e.picked, r.To)
 	switch {
 	case e.how == silent, !rest:
 	case e.s.loaderKilledBetween(r.From, r.To):
