@@ -30,7 +30,28 @@ const (
 type crowd struct {
 	engines, control       lobby
 	states, watches, asked places
+	kept                   share        // watches that are kept for the next process
 	open                   atomic.Int64 // connections of all kinds
+}
+
+// share counts watches in the store, which take at most half of what entries leave of
+// its room: however many there are, a model that is loaded is kept.
+type share struct {
+	all    atomic.Int64 // that are there or on their way
+	stored atomic.Int64 // that are there
+}
+
+// add counts one on its way, and gives how much room there has to be for it: for those
+// on their way, and for as many again as there are of watches.
+func (s *share) add() int { return int(2*s.all.Add(1) - s.stored.Load()) }
+
+// arrived counts one that was on its way.
+func (s *share) arrived() { s.stored.Add(1) }
+
+// gone counts one out that has arrived.
+func (s *share) gone() {
+	s.all.Add(-1)
+	s.stored.Add(-1)
 }
 
 // newCrowd has room for less than half of so many open files: the numbers of that half

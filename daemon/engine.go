@@ -175,7 +175,7 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
 	if err != nil {
 		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
 		if name != "" {
-			s.forget(name)
+			s.forgetWatch(name)
 		}
 		return
 	}
@@ -201,7 +201,7 @@ func (s *Server) untilEnd(ctx context.Context, conn *net.UnixConn, name string) 
 	}
 	cancel()
 	if ctx.Err() == nil && name != "" {
-		s.forget(name)
+		s.forgetWatch(name)
 	}
 }
 
