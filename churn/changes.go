@@ -175,8 +175,7 @@ func (w *world) renew(name string, how func(dir string, files map[string][]byte)
 		delete(files, "config.json") // which is the same
 		delete(files, "model.safetensors.index.json")
 	}
-	// By removal it lacks files for a moment.
-	w.note(p.path, held{changes: true, gone: name == "by removal", how: "being renewed " + name})
+	w.note(p.path, held{changes: true, how: "being renewed " + name})
 	if err := how(p.path, files); err != nil {
 		return err
 	}
@@ -318,8 +317,8 @@ func (w *world) damage() error {
 	shard := filepath.Join(p.path, "model-00002-of-00004.safetensors")
 	n := w.roll(3)
 	how := []string{"its configuration is damaged", "a shard is cut", "a shard is removed"}[n]
-	w.note(p.path, held{changes: true, gone: n == 2, how: "being damaged"})
-	defer w.note(p.path, held{gone: n == 2, how: how})
+	w.note(p.path, held{changes: true, how: "being damaged"})
+	defer w.note(p.path, held{how: how})
 	switch n {
 	case 0:
 		return os.WriteFile(filepath.Join(p.path, "config.json"), []byte(`{"attention_bias": null`), 0o600)

@@ -169,7 +169,10 @@ func (e *life) look() {
 		e.tally.fault(faultUnexpected, "engine %d: %v", e.p.pid, err)
 		return
 	}
-	if r.Outcome == outcomeLost && (e.s.keeps() || !e.s.killedBetween(e.picked, r.From)) {
+	if r.Outcome != outcomeLost {
+		return
+	}
+	if e.s.keeps() && !e.s.flooded(e.watched) || !e.s.killedBetween(e.picked, r.From) {
 		e.tally.fault(faultWatch, "%s: engine %d, answered %d ms before a daemon was killed", e.s.name, e.p.pid, e.s.killedAfter(e.watched)/1e6)
 	}
 }

@@ -49,7 +49,7 @@ type place struct {
 type held struct {
 	since   int64  // by clock
 	version uint32 // 0: nothing that can be loaded
-	gone    bool   // it isn't there, or lacks a file
+	gone    bool   // it isn't there
 	changes bool   // it may hold what it held before, what it holds next, or nothing
 	link    string // the directory to which it leads
 	how     string // what was done, for people
