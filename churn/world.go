@@ -49,7 +49,7 @@ type place struct {
 type held struct {
 	since   int64  // by clock
 	version uint32 // 0: nothing that can be loaded
-	gone    bool   // it isn't there
+	lacks   bool   // files, or all of it
 	changes bool   // it may hold what it held before, what it holds next, or nothing
 	link    string // the directory to which it leads
 	how     string // what was done, for people
@@ -136,18 +136,22 @@ func (w *world) note(path string, h held) {
 	w.history[path] = append(w.history[path], h)
 }
 
-// latest is the version that a directory holds now.
-func (w *world) latest(dir string) uint32 {
+// last is what was noted of a path last.
+func (w *world) last(path string) held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if list := w.history[dir]; len(list) > 0 {
-		return list[len(list)-1].version
+	if list := w.history[path]; len(list) > 0 {
+		return list[len(list)-1]
 	}
-	return 0
+	return held{}
 }
 
-// during gives what a path has held between two moments, and whether it was at rest
-// all the time, and gone, or of another family, for some of it. What is being done meanwhile is waited for, so that it is noted whole.
+// latest is the version that a directory holds now.
+func (w *world) latest(dir string) uint32 { return w.last(dir).version }
+
+// during gives what a path has held between two moments, whether it was at rest all the
+// time, and whether it was gone, short of files or of another family for some of it.
+// What is being done meanwhile is waited for, so that it is noted whole.
 func (w *world) during(path string, family int, from, to int64) (versions []uint32, rest, gone bool) {
 	w.doing.Lock()
 	defer w.doing.Unlock()
@@ -163,7 +167,7 @@ func (w *world) between(path string, family int, from, to int64) (versions []uin
 	n := 0
 	add := func(h held) {
 		if h.link == "" {
-			versions, rest, gone = append(versions, h.version), rest && h.version != 0, gone || h.gone || w.families[path] != family
+			versions, rest, gone = append(versions, h.version), rest && h.version != 0, gone || h.lacks || w.families[path] != family
 			return
 		}
 		more, still, away := w.between(h.link, family, from, to)
@@ -210,7 +214,7 @@ const (
 	right  verdict = iota
 	wrong          // what its path did not hold
 	moving         // a mixture, as its path held it
-	aside          // its path led to none of its family any more, and its process didn't say it
+	aside          // its path led to no whole one of its family any more, and its process didn't say it
 )
 
 // judge compares the versions that an engine got with what its path held since it
