@@ -66,7 +66,7 @@ func (h *hostile) act(rng *rand.Rand) {
 			b[i] = byte(rng.Uint32())
 		}
 		h.send(rng, h.socket, b, true)
-	case 1: // a length that is none
+	case 1: // a length that makes no sense
 		h.send(rng, h.socket, binary.BigEndian.AppendUint64(nil, rng.Uint64()), true)
 	case 2: // a few bits of a request
 		for range 1 + rng.IntN(4) {
