@@ -290,7 +290,8 @@ func (c *churn) fillDisk(rng *rand.Rand) error {
 // hostile has a process do what no engine does, until it is killed.
 func (c *churn) hostile(rng *rand.Rand) error {
 	s := c.anyService(rng)
-	h := exec.Command("/proc/self/exe", s.socket, fmt.Sprint(rng.Uint64()))
+	flood := rng.IntN(3) == 0
+	h := exec.Command("/proc/self/exe", s.socket, fmt.Sprint(rng.Uint64()), fmt.Sprint(flood))
 	h.Env = append(os.Environ(), roleVariable+"="+roleHostile)
 	h.Stderr = os.Stderr
 	h.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -298,8 +299,18 @@ func (c *churn) hostile(rng *rand.Rand) error {
 		return err
 	}
 	c.tally.count(countHostile)
+	if flood {
+		s.mu.Lock()
+		s.floods = append(s.floods, span{from: clock()})
+		s.mu.Unlock()
+	}
 	c.rest(time.Duration(2+rng.IntN(10)) * time.Second)
 	err := h.Process.Kill()
 	_ = h.Wait() // it was killed
+	if flood {
+		s.mu.Lock()
+		s.floods[len(s.floods)-1].to = clock() + int64(settling) // until the manager has forgotten it
+		s.mu.Unlock()
+	}
 	return err
 }

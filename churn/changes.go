@@ -89,6 +89,7 @@ func (w *world) add(p place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.places = append(w.places, p)
+	w.families[p.path] = p.family
 }
 
 // create makes a model directory of a family: below a root, outside of all, hidden, or
@@ -175,7 +176,7 @@ func (w *world) renew(name string, how func(dir string, files map[string][]byte)
 		delete(files, "model.safetensors.index.json")
 	}
 	// By removal it lacks files for a moment.
-	w.note(p.path, held{changes: true, gone: name == "by removal", how: "being renewed " + name})
+	w.note(p.path, held{changes: true, lacks: name == "by removal", how: "being renewed " + name})
 	if err := how(p.path, files); err != nil {
 		return err
 	}
@@ -246,9 +247,9 @@ func (w *world) rename() error {
 	}
 	to := filepath.Join(w.dir, []string{"root", "more", "outside"}[w.roll(3)], fmt.Sprintf("moved%d", w.next()))
 	moved := w.below(from.path)
-	versions := make(map[string]uint32)
+	before := make(map[string]held)
 	for _, p := range moved {
-		versions[p.path] = w.latest(p.path)
+		before[p.path] = w.last(p.path)
 		w.note(p.path, held{changes: true, how: "being moved"})
 		w.note(to+strings.TrimPrefix(p.path, from.path), held{changes: true, how: "coming"})
 	}
@@ -256,10 +257,10 @@ func (w *world) rename() error {
 		return err
 	}
 	for _, p := range moved {
-		w.note(p.path, held{gone: true, how: "moved"})
+		w.note(p.path, held{lacks: true, how: "moved"})
 		q := place{path: to + strings.TrimPrefix(p.path, from.path), family: p.family}
 		w.add(q)
-		w.note(q.path, held{version: versions[p.path], how: "come"})
+		w.note(q.path, held{version: before[p.path].version, lacks: before[p.path].lacks, how: "come"})
 	}
 	return nil
 }
@@ -278,7 +279,7 @@ func (w *world) remove() error {
 		return err
 	}
 	for _, q := range gone {
-		w.note(q.path, held{gone: true, how: "removed"})
+		w.note(q.path, held{lacks: true, how: "removed"})
 	}
 	return nil
 }
@@ -317,8 +318,8 @@ func (w *world) damage() error {
 	shard := filepath.Join(p.path, "model-00002-of-00004.safetensors")
 	n := w.roll(3)
 	how := []string{"its configuration is damaged", "a shard is cut", "a shard is removed"}[n]
-	w.note(p.path, held{changes: true, gone: n == 2, how: "being damaged"})
-	defer w.note(p.path, held{gone: n == 2, how: how})
+	w.note(p.path, held{changes: true, lacks: n == 2, how: "being damaged"})
+	defer w.note(p.path, held{lacks: n == 2, how: how})
 	switch n {
 	case 0:
 		return os.WriteFile(filepath.Join(p.path, "config.json"), []byte(`{"attention_bias": null`), 0o600)

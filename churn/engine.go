@@ -195,7 +195,7 @@ func (e *engine) ask(again bool) report {
 			continue
 		}
 		if _, err := fmt.Sscanf(path, "/proc/%d/", &r.Daemon); err != nil {
-			r.Outcome, r.Message = outcomeWrong, fmt.Sprintf("the path %q is no process's", path)
+			r.Outcome, r.Message = outcomeWrong, fmt.Sprintf("the path %q leads to no process", path)
 			return r
 		}
 		if err := e.mapFile(path, bytes); err != nil {

@@ -21,18 +21,20 @@ import (
 type hostile struct {
 	socket   string
 	requests [][]byte // frames that engines send
+	flood    bool     // more watches than are kept
 }
 
-// playHostile does it until the process is killed: its arguments are a socket and a seed.
+// playHostile does it until the process is killed: its arguments are a socket, a seed,
+// and whether there are to be more watches than are kept.
 func playHostile(args []string) error {
-	if len(args) != 2 {
-		return errors.New("be hostile: want a socket and a seed")
+	if len(args) != 3 {
+		return errors.New("be hostile: want a socket, a seed and true or false")
 	}
 	seed, err := strconv.ParseUint(args[1], 10, 64)
 	if err != nil {
 		return err
 	}
-	h := &hostile{socket: args[0]}
+	h := &hostile{socket: args[0], flood: args[2] == "true"}
 	for _, r := range []*protocol.Request{{Cmd: protocol.GetMemory}, {Cmd: protocol.Watch}, {Cmd: protocol.GetState, KeyField: "cache_key"}, {Cmd: "none"}} {
 		payload, err := protocol.EncodeRequest(r)
 		if err != nil {
@@ -64,7 +66,7 @@ func (h *hostile) act(rng *rand.Rand) {
 			b[i] = byte(rng.Uint32())
 		}
 		h.send(rng, h.socket, b, true)
-	case 1: // a length that is none
+	case 1: // a length that makes no sense
 		h.send(rng, h.socket, binary.BigEndian.AppendUint64(nil, rng.Uint64()), true)
 	case 2: // a few bits of a request
 		for range 1 + rng.IntN(4) {
@@ -126,6 +128,9 @@ func (h *hostile) crowd(rng *rand.Rand) {
 	n := 1 << (6 + rng.IntN(6))
 	socket := h.socket
 	watch := rng.IntN(2) == 0
+	if watch && !h.flood {
+		n = min(n, 256)
+	}
 	if !watch && rng.IntN(3) == 0 {
 		socket = control.Path(h.socket)
 	}

@@ -82,7 +82,7 @@ func (c *churn) eventually(s *service, what string, fault func() string) {
 	}
 }
 
-// settle looks for what is left when nobody asks any more.
+// settle looks for what is left after the last request.
 func (c *churn) settle(base map[*service]idle) error {
 	for _, s := range c.services {
 		if err := c.configure(s, ""); err != nil {

@@ -20,7 +20,13 @@ func (c *churn) life(rng *rand.Rand) error {
 	how := style(rng.IntN(int(styles)))
 	picked := clock()
 	target, ok := c.world.any(rng, func(p place) bool {
-		return how != silent || c.world.inside(p.path) // where it is trusted to be
+		switch how {
+		case silent:
+			return c.world.inside(p.path) // where it is trusted to be
+		case relative:
+			return !c.world.nested(p.path) // its working directory may move, and the model with it
+		}
+		return true
 	})
 	if !ok {
 		return nil
@@ -120,10 +126,19 @@ func (e *life) order(what string) bool {
 		return false
 	case r.Outcome == outcomeLost && e.s.killedBetween(r.From, r.To):
 		e.tally.count(countLost)
+	case crowded(r):
+		e.tally.refused(r.Message)
 	case r.Outcome != outcomeOK:
 		e.tally.fault(faultUnsaid, "%s: engine %d, %s: %s %s", e.s.name, e.p.pid, what, r.Outcome, r.Message)
 	}
 	return true
+}
+
+// crowded reports whether there was no place for a request, beside all those of hostile
+// clients.
+func crowded(r report) bool {
+	return r.Outcome == outcomeError &&
+		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer ones need its place"))
 }
 
 // watch has the engine hold a watch, and reports whether it does.
@@ -138,7 +153,7 @@ func (e *life) watch() bool {
 		e.tally.count(countWatches)
 		e.watched = r.To
 		return true
-	case r.Outcome == outcomeError && strings.Contains(r.Message, "engines that watch already"): // others crowd it
+	case crowded(r):
 		e.tally.refused(r.Message)
 	case r.Outcome != outcomeLost || !e.s.killedBetween(r.From, r.To):
 		e.tally.fault(faultUnsaid, "%s: engine %d, watch: %s %s", e.s.name, e.p.pid, r.Outcome, r.Message)
@@ -154,7 +169,10 @@ func (e *life) look() {
 		e.tally.fault(faultUnexpected, "engine %d: %v", e.p.pid, err)
 		return
 	}
-	if r.Outcome == outcomeLost && (e.s.keeps() || !e.s.killedBetween(e.picked, r.From)) {
+	if r.Outcome != outcomeLost {
+		return
+	}
+	if e.s.keeps() && !e.s.flooded(e.watched) || !e.s.killedBetween(e.picked, r.From) {
 		e.tally.fault(faultWatch, "%s: engine %d, answered %d ms before a daemon was killed", e.s.name, e.p.pid, e.s.killedAfter(e.watched)/1e6)
 	}
 }
@@ -207,7 +225,7 @@ func (e *life) answered(r report) {
 	e.asked.tell()
 	e.tally.count(countAnswered)
 	e.tally.add(countBytes, r.Bytes/1000)
-	switch v, text := e.world.judge(e.target.path, e.how == silent, r.Versions, r.From, r.To); v {
+	switch v, text := e.world.judge(e.target.path, e.target.family, e.how == silent, r.Versions, r.From, r.To); v {
 	case wrong:
 		e.tally.fault(faultWrong, "%s: engine %d, style %d, got %s", e.s.name, e.p.pid, e.how, text)
 	case moving:
@@ -222,11 +240,11 @@ func (e *life) answered(r report) {
 func (e *life) refused(r report) {
 	e.tally.count(countRefused)
 	e.tally.refused(r.Message)
-	_, rest, _ := e.world.during(e.target.path, e.picked, r.To)
+	_, rest, _ := e.world.during(e.target.path, e.target.family, e.picked, r.To)
 	switch {
 	case e.how == silent, !rest:
 	case e.s.loaderKilledBetween(r.From, r.To):
-	case strings.Contains(r.Message, "newer ones need its place"): // hostile clients crowd it
+	case crowded(r):
 	case e.s.budgeted() && strings.Contains(r.Message, "and the budget is"):
 	default:
 		e.tally.fault(faultUnsaid, "%s: engine %d, style %d, on %s, which is at rest: %s %s", e.s.name, e.p.pid, e.how, e.target.path, r.Outcome, r.Message)

@@ -152,7 +152,7 @@ func (c *churn) configure(s *service, more string) error {
 // random gives the numbers of one of those who act, which are its own.
 func (c *churn) random(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(c.seed, actor)) }
 
-// signal is told to whoever waits for it, and to nobody else.
+// signal is told to those who wait for it at that moment.
 type signal struct {
 	mu   sync.Mutex
 	next chan struct{}

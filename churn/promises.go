@@ -88,7 +88,7 @@ func (c *churn) attachedEngines(s *service) {
 		return // it has just been killed
 	}
 	for _, x := range list {
-		if _, rest, _ := c.world.during(x.path, x.asked, clock()); !rest || s.excused(x.asked, x.since) || !c.promises.stands(x) {
+		if _, rest, _ := c.world.during(x.path, -1, x.asked, clock()); !rest || s.excused(x.asked, x.since) || !c.promises.stands(x) {
 			continue
 		}
 		c.tally.count(countAttached)
@@ -116,7 +116,8 @@ func (c *churn) entries(s *service, before, after *control.Status, at int64) {
 	}
 	for _, e := range before.Entries {
 		announced := slices.ContainsFunc(before.Problems, func(p string) bool { return strings.HasPrefix(p, e.Key[:12]+" would not outlive") })
-		if _, rest, _ := c.world.during(e.Model, at, clock()); e.State != "ready" || announced || !rest {
+		loaded := clock() - int64(time.Since(e.Loaded)) // what has changed since is loaded again
+		if _, rest, _ := c.world.during(e.Model, -1, loaded, clock()); e.State != "ready" || announced || !rest {
 			continue
 		}
 		c.tally.count(countEntries)

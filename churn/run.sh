@@ -17,7 +17,7 @@ stage=$(mktemp -d "${TMPDIR:-/tmp}/churn.XXXXXX")
 chmod 755 "$stage"
 mkdir "$stage/dir" "$stage/state"
 go build -o "$stage/churn" "$here"
-cp "$top/bin/wcache" "$stage/"
+cp "$top/bin/wcache" "$top"/systemd/wcache* "$stage/"
 churn=(nice "$stage/churn" -wcache "$stage/wcache" -dir "$stage/dir" -seed "$seed" -minutes "$minutes")
 logs() { # COMMAND...: run it, and keep the logs if it fails
     "$@" && return
@@ -55,7 +55,7 @@ kept=/home/wctest/.local/state/wcache/host
 "$bed" exec --root sh -ec "
     install -m 755 $stage/wcache /usr/bin/
     mkdir -p /usr/lib/systemd/user
-    install -m 644 $top/systemd/wcache*.socket $top/systemd/wcache*.service /usr/lib/systemd/user/
+    install -m 644 $stage/wcache*.socket $stage/wcache*.service /usr/lib/systemd/user/
     chown wctest: $stage/dir $stage/state"
 "$bed" exec mkdir -p -m 700 "$kept"
 "$bed" exec --root sh -ec "for d in $stage/state $kept; do ${disk[*]} \$d; chown wctest: \$d; done"

@@ -41,6 +41,7 @@ type service struct {
 	down     []span  // when no daemon was there, as it had been killed
 	loaders  []int64 // when loaders were killed, by clock
 	stopped  []span  // when the manager was stopped
+	floods   []span  // when there were more watches than it keeps
 	forced   []span  // when entries were being evicted by force
 	retiring []span  // when anything was being evicted or released
 	budget   bool    // there is one, or was lately
@@ -242,6 +243,13 @@ func (s *service) killedBetween(from, to int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return overlaps(s.down, from, to)
+}
+
+// flooded reports whether a watch that was answered at some moment may not be kept.
+func (s *service) flooded(at int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return overlaps(s.floods, at, at) || overlaps(s.stopped, at-int64(settling), at)
 }
 
 // killedAfter gives how long after a moment a daemon was killed first.

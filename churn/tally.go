@@ -23,7 +23,7 @@ const (
 	countBytes      = "kB compared, byte by byte"
 	countReread     = "mappings compared again later"
 	countMoving     = "replies that were mixtures, as their files were"
-	countAside      = "replies to those who don't say their directory, which had gone or lacked a file"
+	countAside      = "replies to those who don't say their directory, which was no whole one of the kind any more"
 	countUnmapped   = "replies whose daemon was killed before they were mapped"
 	countRefused    = "replies without weights"
 	countLost       = "requests that a killed daemon left unanswered"

@@ -31,7 +31,8 @@ type world struct {
 	version uint32 // of the next content
 	places  []place
 	history map[string][]held // by path
-	changes int64
+	// families are those of all directories that there ever were.
+	families map[string]int
 }
 
 // rankOf is what an engine asks for, beside the directory.
@@ -48,7 +49,7 @@ type place struct {
 type held struct {
 	since   int64  // by clock
 	version uint32 // 0: nothing that can be loaded
-	gone    bool   // it isn't there, or lacks a file
+	lacks   bool   // files, or all of it
 	changes bool   // it may hold what it held before, what it holds next, or nothing
 	link    string // the directory to which it leads
 	how     string // what was done, for people
@@ -57,7 +58,7 @@ type held struct {
 func newWorld(dir string, rng *rand.Rand) (*world, error) {
 	w := &world{
 		dir: dir, roots: []string{filepath.Join(dir, "root"), filepath.Join(dir, "more")}, keys: make(map[rankOf]fingerprint.Key),
-		rng: rng, version: 1, history: make(map[string][]held),
+		rng: rng, version: 1, history: make(map[string][]held), families: make(map[string]int),
 	}
 	for _, d := range append(slices.Clone(w.roots), filepath.Join(dir, "outside")) {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -104,7 +105,13 @@ func (w *world) inside(path string) bool {
 	return slices.ContainsFunc(w.roots, func(r string) bool { return strings.HasPrefix(path, r+"/") })
 }
 
+// nested reports whether a path is inside of another place. Precondition: mu is held.
+func (w *world) nested(path string) bool {
+	return slices.ContainsFunc(w.places, func(p place) bool { return strings.HasPrefix(path, p.path+"/") })
+}
+
 // any gives some place that an engine can be started with, and false if there is none.
+// Ok is called with mu held.
 func (w *world) any(rng *rand.Rand, ok func(place) bool) (place, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,40 +134,43 @@ func (w *world) note(path string, h held) {
 	defer w.mu.Unlock()
 	h.since = clock()
 	w.history[path] = append(w.history[path], h)
-	w.changes++
+}
+
+// last is what was noted of a path last.
+func (w *world) last(path string) held {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if list := w.history[path]; len(list) > 0 {
+		return list[len(list)-1]
+	}
+	return held{}
 }
 
 // latest is the version that a directory holds now.
-func (w *world) latest(dir string) uint32 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if list := w.history[dir]; len(list) > 0 {
-		return list[len(list)-1].version
-	}
-	return 0
-}
+func (w *world) latest(dir string) uint32 { return w.last(dir).version }
 
-// during gives what a path has held between two moments, and whether it was at rest
-// all the time, and gone for some of it. What is being done meanwhile is waited for, so that it is noted whole.
-func (w *world) during(path string, from, to int64) (versions []uint32, rest, gone bool) {
+// during gives what a path has held between two moments, whether it was at rest all the
+// time, and whether it was gone, short of files or of another family for some of it.
+// What is being done meanwhile is waited for, so that it is noted whole.
+func (w *world) during(path string, family int, from, to int64) (versions []uint32, rest, gone bool) {
 	w.doing.Lock()
 	defer w.doing.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.between(path, from, to)
+	return w.between(path, family, from, to)
 }
 
 // between is during. Precondition: mu is held.
-func (w *world) between(path string, from, to int64) (versions []uint32, rest, gone bool) {
+func (w *world) between(path string, family int, from, to int64) (versions []uint32, rest, gone bool) {
 	list := w.history[path]
 	rest = true
 	n := 0
 	add := func(h held) {
 		if h.link == "" {
-			versions, rest, gone = append(versions, h.version), rest && h.version != 0, gone || h.gone
+			versions, rest, gone = append(versions, h.version), rest && h.version != 0, gone || h.lacks || w.families[path] != family
 			return
 		}
-		more, still, away := w.between(h.link, from, to)
+		more, still, away := w.between(h.link, family, from, to)
 		versions, rest, gone = append(versions, more...), rest && still, gone || away
 	}
 	for i, h := range list {
@@ -204,13 +214,13 @@ const (
 	right  verdict = iota
 	wrong          // what its path did not hold
 	moving         // a mixture, as its path held it
-	aside          // its directory had gone or lacked a file, and its process didn't say which it is
+	aside          // its path led to no whole one of its family any more, and its process didn't say it
 )
 
 // judge compares the versions that an engine got with what its path held since it
 // asked. A silent one's process doesn't say its path.
-func (w *world) judge(path string, silent bool, got []uint32, from, to int64) (verdict, string) {
-	versions, rest, gone := w.during(path, from, to)
+func (w *world) judge(path string, family int, silent bool, got []uint32, from, to int64) (verdict, string) {
+	versions, rest, gone := w.during(path, family, from, to)
 	for _, v := range got {
 		switch {
 		case v != 0 && slices.Contains(versions, v):

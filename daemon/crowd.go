@@ -30,7 +30,28 @@ const (
 type crowd struct {
 	engines, control       lobby
 	states, watches, asked places
+	kept                   share        // watches that are kept for the next process
 	open                   atomic.Int64 // connections of all kinds
+}
+
+// share counts watches in the store, which take at most half of what entries leave of
+// its room: however many there are, a model that is loaded is kept.
+type share struct {
+	all    atomic.Int64 // that are there or on their way
+	stored atomic.Int64 // that are there
+}
+
+// add counts one on its way, and gives how much room there has to be for it: for those
+// on their way, and for as many again as there are of watches.
+func (s *share) add() int { return int(2*s.all.Add(1) - s.stored.Load()) }
+
+// arrived counts one that was on its way.
+func (s *share) arrived() { s.stored.Add(1) }
+
+// gone counts one out that has arrived.
+func (s *share) gone() {
+	s.all.Add(-1)
+	s.stored.Add(-1)
 }
 
 // newCrowd has room for less than half of so many open files: the numbers of that half
@@ -101,15 +122,13 @@ func (l *lobby) shrink(n int) {
 	}
 }
 
-// leave gives the place back. It is false where that was given to another.
-func (v *visitor) leave() bool {
+// leave gives the place back, unless that was given to another.
+func (v *visitor) leave() {
 	v.lobby.mu.Lock()
 	defer v.lobby.mu.Unlock()
-	i := slices.Index(v.lobby.here, v)
-	if i >= 0 {
+	if i := slices.Index(v.lobby.here, v); i >= 0 {
 		v.lobby.here = slices.Delete(v.lobby.here, i, i+1)
 	}
-	return i >= 0
 }
 
 // places are for connections that wait for something and are not sent away.
@@ -140,17 +159,28 @@ func (p *places) full() error {
 func (s *Server) await(conn *net.UnixConn, v *visitor, read func() error) (came bool, err error) {
 	limit := time.Duration(s.configuration().RequestTimeout)
 	_ = conn.SetReadDeadline(time.Now().Add(limit)) // a connection that is closed shows at the read
-	stop := context.AfterFunc(v.ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
+	over := make(chan struct{})
+	stop := context.AfterFunc(v.ctx, func() {
+		defer close(over)
+		wait := time.Duration(0)
+		if errors.Is(context.Cause(v.ctx), errCrowded) {
+			wait = lastChance
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(wait))
+	})
 	err = read()
-	stop()
-	stays := v.leave()
-	switch {
-	case err != nil:
+	if !stop() {
+		<-over // it sets no deadline any more
+	}
+	v.leave()
+	if err != nil {
 		return false, unread(v.ctx, err, limit)
-	case !stays: // in the last moment; the deadline may be set yet
-		return false, errCrowded
 	}
 	v.end(nil)
 	_ = conn.SetReadDeadline(time.Time{})
 	return true, nil
 }
+
+// lastChance is how long one that is sent away is read yet: where very many come at
+// once its request may be there, and nothing has had the time to read it.
+const lastChance = 100 * time.Millisecond

@@ -5,12 +5,15 @@ package daemon
 
 import (
 	"bufio"
+	"errors"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
@@ -92,6 +95,39 @@ func TestManySilent(t *testing.T) {
 	_, err := silent[19].Write(frame(recorded(t, "0.33.0-get_memory")))
 	do(t, err)
 	wantAnswer(t, receive(t, silent[19]), "ok")
+}
+
+// One who is sent away before anything has read its request, which is there, is
+// answered all the same.
+func TestSentAwayUnread(t *testing.T) {
+	t.Parallel()
+	i := narrow(t)
+	for _, there := range []bool{true, false} {
+		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		do(t, err)
+		var conns [2]*net.UnixConn
+		for n, end := range ends {
+			f := os.NewFile(uintptr(end), "")
+			c, err := net.FileConn(f)
+			do(t, err, f.Close())
+			conns[n] = c.(*net.UnixConn)
+			defer conns[n].Close()
+		}
+		if there {
+			_, err = conns[1].Write([]byte{1})
+			do(t, err)
+		}
+		l := &lobby{max: 1}
+		v := l.enter(t.Context())
+		l.enter(t.Context()).leave() // it has taken the place of v
+		came, err := i.await(conns[0], v, func() error {
+			_, err := conns[0].Read(make([]byte, 1))
+			return err
+		})
+		if came != there || there && err != nil || !there && !errors.Is(err, errCrowded) {
+			t.Errorf("a request that is there (%v): came %v, %v", there, came, err)
+		}
+	}
 }
 
 // Who waits for a load takes no place of who asks for something else.

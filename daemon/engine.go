@@ -156,17 +156,43 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, p peer) {
 		return
 	}
 	defer s.crowd.watches.leave()
-	if err := s.reply(conn, protocol.OK()); err != nil {
-		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
-		return
+	kept := make(chan string, 1)
+	go func() {
+		name, err := s.keepWatch(conn, p.pid)
+		if err != nil {
+			s.log.Warn("watch would not outlive the daemon", "pid", p.pid, "err", err)
+		}
+		kept <- name
+	}()
+	// What is answered is to outlive this process, and thousands that watch at once keep
+	// the service manager busy.
+	name, waited := "", true
+	timer := time.NewTimer(watchWait)
+	defer timer.Stop()
+	select {
+	case name = <-kept:
+		waited = false
+	case <-timer.C:
+	case <-ctx.Done():
 	}
-	name, err := s.keepWatch(conn, p.pid)
+	err := s.reply(conn, protocol.OK())
+	if waited {
+		name = <-kept
+	}
 	if err != nil {
-		s.log.Warn("watch would not outlive the daemon", "pid", p.pid, "err", err)
+		s.log.Warn("watch not answered", "pid", p.pid, "err", err)
+		if name != "" {
+			s.forgetWatch(name)
+		}
+		return
 	}
 	s.log.Info("watch", "pid", p.pid)
 	s.untilEnd(ctx, conn, name)
 }
+
+// watchWait is how long a watch is not answered while the service manager takes its
+// time. It is shorter than engines wait, which is 5 seconds.
+const watchWait = 2 * time.Second
 
 // untilEnd waits for the end of the engine, of the weights, or of the server. Only
 // with that of the server does the connection stay in the store.
@@ -182,7 +208,7 @@ func (s *Server) untilEnd(ctx context.Context, conn *net.UnixConn, name string) 
 	}
 	cancel()
 	if ctx.Err() == nil && name != "" {
-		s.forget(name)
+		s.forgetWatch(name)
 	}
 }
 

@@ -278,6 +278,8 @@ func (s *Server) recoverWatch(name string, f *fd.FD) {
 		s.forget(name)
 		return
 	}
+	s.crowd.kept.add()
+	s.crowd.kept.arrived()
 	s.crowd.open.Add(1)
 	s.conns.Go(func() {
 		s.untilEnd(s.ctx, conn, name)
@@ -329,12 +331,21 @@ func (s *Server) forget(name string) {
 	}
 }
 
-// keepWatch puts a connection into the store, under a name that no other has.
+// keepWatch puts a connection into the store, under a name that no other has. It is in
+// the store unless the name is "".
 func (s *Server) keepWatch(conn *net.UnixConn, pid int) (name string, err error) {
 	if s.o.Store == nil {
 		return "", nil
 	}
-	if err := s.o.Store.Room(1); err != nil {
+	share := &s.crowd.kept
+	need := share.add()
+	defer func() {
+		if share.arrived(); err != nil {
+			share.gone()
+			name = ""
+		}
+	}()
+	if err := s.o.Store.Room(need); err != nil {
 		return "", err
 	}
 	raw, err := conn.SyscallConn()
@@ -353,6 +364,12 @@ func (s *Server) keepWatch(conn *net.UnixConn, pid int) (name string, err error)
 	}
 	name = fmt.Sprintf("%s%d-%x", watchPrefix, pid, time.Now().UnixNano())
 	return name, errors.Join(s.o.Store.Put(name, f), f.Close())
+}
+
+// forgetWatch takes a watch out of the store.
+func (s *Server) forgetWatch(name string) {
+	s.forget(name)
+	s.crowd.kept.gone()
 }
 
 func fds(list []device.Segment) []*fd.FD {

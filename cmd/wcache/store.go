@@ -50,6 +50,11 @@ const spareFiles = 64
 func (s *store) Room(n int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.room(n)
+}
+
+// room is Room. Precondition: mu is held.
+func (s *store) room(n int) error {
 	want := len(s.names) + n
 	if limit, known := s.notifier.StoreLimit(); known && want > limit {
 		return fmt.Errorf("keep descriptors: %d are needed and FileDescriptorStoreMax=%d: raise it in a drop-in (systemctl --user edit wcache@.service)", want, limit)
@@ -61,13 +66,22 @@ func (s *store) Room(n int) error {
 	return nil
 }
 
+// Put takes the place before it sends: of two that come at once for the last one, the
+// manager would close one and tell nobody.
 func (s *store) Put(name string, f *fd.FD) error {
-	if err := s.notifier.Store(name, f); err != nil {
+	s.mu.Lock()
+	err := s.room(1)
+	if err == nil {
+		s.names[name] = true
+	}
+	s.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.names[name] = true
+	if err := s.notifier.Store(name, f); err != nil {
+		s.leave(name)
+		return err
+	}
 	return nil
 }
 
@@ -75,10 +89,14 @@ func (s *store) Remove(name string) error {
 	if err := s.notifier.Remove(name); err != nil {
 		return err
 	}
+	s.leave(name)
+	return nil
+}
+
+func (s *store) leave(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.names, name)
-	return nil
 }
 
 // watchdog tells the manager that the daemon lives as long as it answers a
