@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"io"
 	"io/fs"
 	"iter"
 	"maps"
@@ -205,7 +206,7 @@ func (d *Dir) CheckpointHash(h func() hash.Hash) string {
 	sum := h()
 	for _, f := range d.Hashed {
 		HashPrefix(sum, f.Base, int64(len(f.Header.Raw)))
-		sum.Write(f.Header.Raw)
+		_, _ = io.WriteString(sum, f.Header.Raw)
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
