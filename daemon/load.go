@@ -97,6 +97,7 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 	if err != nil {
 		return nil, err
 	}
+	defer target.Dir.Close()
 	s.o.Index.Add(want.Dir)
 	s.saveIndex()
 	pinned := slices.Contains(pins, want.Dir)

@@ -107,6 +107,7 @@ type Server struct {
 	dirty    chan struct{} // a token when the manifest has to be written
 	shown    chan struct{} // a token when the status line has to be told
 	replies  *quota.Quota  // bytes of replies that are being written
+	memory   *weights.Memory
 
 	lost []manifest.Entry // what an earlier process held and this one doesn't; set before Serve
 
@@ -157,7 +158,7 @@ func New(o Options) (*Server, error) {
 	if o.LogProblem == nil {
 		o.LogProblem = func() string { return "" }
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), hashing: newHashing(), verifying: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), memory: weights.NewMemory(weights.OneDirectory), hashing: newHashing(), verifying: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}

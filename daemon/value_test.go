@@ -169,10 +169,10 @@ func TestReplyMemory(t *testing.T) {
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(500 * time.Millisecond) })
 	request := getState(t, key(t, "llama-tp1r0"))
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
-	give, err := i.replies.Take(t.Context(), i.replies.Total())
+	all, err := i.replies.Take(t.Context(), i.replies.Total())
 	do(t, err)
 	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: other engines don't read theirs, which take all the memory that is for replies")
-	give()
+	all.Give()
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 }
 
