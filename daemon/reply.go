@@ -50,7 +50,7 @@ func (s *Server) send(conn *net.UnixConn, m protocol.Message, last func()) error
 // state is the reply that hands out an entry, which has to be held until its last part
 // is written. The caller gives its share back when the reply is written or given up.
 func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (protocol.Message, *quota.Share, error) {
-	form, err := s.form(request, hold, p)
+	form, err := s.form(ctx, request, hold, p)
 	if err != nil {
 		return nil, nil, err
 	}
