@@ -99,7 +99,7 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 	}
 	defer target.Dir.Close()
 	s.o.Index.Add(want.Dir)
-	s.saveIndex()
+	s.index.changed()
 	pinned := slices.Contains(pins, want.Dir)
 	if err := s.allowed(c, want, target, pinned, ticket); err != nil {
 		return nil, err

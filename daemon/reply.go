@@ -44,6 +44,9 @@ func (s *Server) send(conn *net.UnixConn, m protocol.Message, last func()) error
 	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return fmt.Errorf("write reply: %w", err)
 	}
+	// The server's end waits for those that read, and for no others.
+	stop := context.AfterFunc(s.ctx, func() { _ = conn.SetWriteDeadline(time.Now().Add(min(limit, endLimit))) })
+	defer stop()
 	return protocol.WriteMessage(outlet{conn}, m, last)
 }
 
