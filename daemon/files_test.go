@@ -49,7 +49,7 @@ func TestTriedAgain(t *testing.T) {
 		w.changed()
 		time.Sleep(2500 * time.Millisecond)
 		w.changed()
-		if got := w.problem(); got != full {
+		if got := w.problem(); !errors.Is(got, full) {
 			t.Errorf("problem %v", got)
 		}
 		time.Sleep(150 * time.Second)

@@ -117,7 +117,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := m.quota.Take(t.Context(), m.quota.Total()-held(m, first)) // what is left of it
+	all, err := m.quota.Take(t.Context(), m.quota.Total()-held(first)) // what is left of it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestMemory(t *testing.T) {
 	third := waiting(t, m, ctx, dir)
 	why := errors.New("nobody waits any more")
 	cancel(why)
-	if err := <-third; err != why {
+	if err := <-third; !errors.Is(err, why) {
 		t.Errorf("got %v", err)
 	}
 	if len(next) != 0 {
@@ -141,8 +141,8 @@ func TestMemory(t *testing.T) {
 	free(t, m)
 }
 
-// held is how much a directory has of a memory.
-func held(m *Memory, d *Dir) int64 {
+// held is how much a directory has of its memory.
+func held(d *Dir) int64 {
 	n := int64(0)
 	for _, s := range d.shares {
 		n += s.Has()

@@ -14,6 +14,7 @@ package safetensors
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -140,7 +141,7 @@ func readAt(r io.ReaderAt, b []byte, off int64) error {
 }
 
 func readError(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("read safetensors header: %w", err)
