@@ -105,7 +105,7 @@ bench: build ## measure what README promises
 
 FUZZTIME ?= 10m
 .PHONY: fuzz
-fuzz: ## every fuzz target, FUZZTIME each
+fuzz: ## every fuzz target, FUZZTIME each, and how often they run
 	./tools/fuzz.sh $(FUZZTIME)
 
 .PHONY: third-party

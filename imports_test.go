@@ -32,7 +32,7 @@ var allowed = map[string][]string{
 	"config":               {},
 	"weights/safetensors":  {"tensor"},
 	"weights/hfconfig":     {"tensor"},
-	"weights":              {"stamp", "tensor", "weights/safetensors", "weights/hfconfig"},
+	"weights":              {"internal/quota", "stamp", "tensor", "weights/safetensors", "weights/hfconfig"},
 	"weights/index":        {"internal/fd", "stamp", "weights", "weights/safetensors"},
 	"evidence":             {"internal/fd", "weights"},
 	"fingerprint":          {"tensor", "weights", "weights/hfconfig"},

@@ -40,24 +40,36 @@ func listened(socket string) []string {
 	if err != nil {
 		return nil
 	}
-	// Num RefCount Protocol Flags Type St Inode Path; flags are __SO_ACCEPTCON of
-	// include/uapi/linux/net.h or nothing.
-	const accepting = "00010000"
 	want := real(socket)
 	exists := want != "" && pathExists(want)
 	var found []string
-	for line := range strings.Lines(string(list)) {
-		part := strings.Fields(line)
-		if len(part) < 8 || part[3] != accepting {
-			continue
-		}
-		// The path is the rest of the line, whatever is in it.
-		_, path, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "+part[6]+" ")
-		if filepath.IsAbs(path) && filepath.Base(path) == filepath.Base(want) && (exists || real(path) == want) {
+	for _, path := range accepting(string(list)) {
+		if filepath.Base(path) == filepath.Base(want) && (exists || real(path) == want) {
 			found = append(found, path)
 		}
 	}
 	return found
+}
+
+// accepting gives the absolute paths in the text of /proc/net/unix of sockets that are
+// listened on. Others have named theirs; what isn't a line of it is passed over.
+func accepting(text string) []string {
+	// Num RefCount Protocol Flags Type St Inode Path; flags are __SO_ACCEPTCON of
+	// include/uapi/linux/net.h or nothing.
+	const flag = "00010000"
+	var paths []string
+	for line := range strings.Lines(text) {
+		part := strings.Fields(line)
+		if len(part) < 8 || part[3] != flag {
+			continue
+		}
+		// The path is the rest of the line, whatever is in it.
+		_, path, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "+part[6]+" ")
+		if filepath.IsAbs(path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }
 
 func pathExists(path string) bool {

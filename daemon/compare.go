@@ -47,6 +47,7 @@ func (s *Server) against(ctx context.Context, h *cache.Hold, digests bool, progr
 	if err != nil {
 		return nil, err
 	}
+	defer target.Dir.Close()
 	if !sameLayout(target.Plan.Table, h.Table()) {
 		return nil, errOtherLayout
 	}

@@ -110,7 +110,7 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 	limited, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 	defer cancel()
 	var choice resolve.Choice
-	key, err := beside(limited, s.checks, func(context.Context) (key fingerprint.Key, err error) {
+	key, err := beside(limited, s.checks, func(ctx context.Context) (key fingerprint.Key, err error) {
 		path, _, err := weights.Locate(w.Model, w.Revision, s.o.Env, s.configuration().Roots)
 		if err != nil {
 			return key, err
@@ -118,10 +118,11 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 		if choice, err = resolve.Named(path); err != nil {
 			return key, err
 		}
-		dir, err := weights.Open(choice.Dir)
+		dir, err := s.memory.Open(ctx, choice.Dir)
 		if err != nil {
 			return key, err
 		}
+		defer dir.Close()
 		return fingerprint.Compute(dir, fingerprint.Options{
 			TPSize: max(w.TPSize, 1), TPRank: w.TPRank, PPSize: max(w.PPSize, 1), PPRank: w.PPRank, DType: w.DType, Release: w.Release,
 		})

@@ -105,13 +105,13 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 		return
 	}
 	defer hold.Release()
-	message, done, err := s.state(ctx, request, hold, p)
+	message, share, err := s.state(ctx, request, hold, p)
 	if err != nil {
 		log.Error("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err))
 		return
 	}
-	defer done()
+	defer share.Give()
 	if err := s.attach(hold, p.engine()); err != nil {
 		log.Warn("get_state refused", "err", err)
 		s.answer(conn, p, s.refuse(err)) // if it hasn't ended

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
@@ -20,7 +23,7 @@ import (
 )
 
 // form is how an entry is handed out to an engine.
-func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (protocol.Form, error) {
+func (s *Server) form(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (protocol.Form, error) {
 	handles, err := legacy(hold.Segments())
 	switch {
 	case err != nil:
@@ -29,7 +32,7 @@ func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (prot
 		return torch.Legacy{Handles: handles}, nil
 	case handles != nil:
 		// Every torch takes a bare handle: one that isn't known is no reason to refuse.
-		header, _ := headerFor(request.Key.Str("vllm_version"), p, s.configuration().Torch)
+		header, _ := s.headerFor(ctx, request.Key.Str("vllm_version"), p)
 		return torch.Legacy{Handles: handles, Header: header}, nil
 	}
 	var numbers []int
@@ -39,7 +42,7 @@ func (s *Server) form(request *protocol.Request, hold *cache.Hold, p peer) (prot
 		readers = append(readers, descriptor(seg.FD.Int()))
 	}
 	if s.o.GPU {
-		header, err := headerFor(request.Key.Str("vllm_version"), p, s.configuration().Torch)
+		header, err := s.headerFor(ctx, request.Key.Str("vllm_version"), p)
 		if err != nil {
 			return nil, err
 		}
@@ -57,12 +60,14 @@ func (s *Server) byValue() bool { return !s.o.GPU && s.configuration().Handles =
 // headerFor chooses the form of a handle that the engine's torch reads: by the
 // release of vLLM, which pins one, else by the torch that the process has mapped,
 // else by the configuration.
-func headerFor(release string, p peer, configured string) (torch.Header, error) {
+func (s *Server) headerFor(ctx context.Context, release string, p peer) (torch.Header, error) {
 	if h, known := torch.HeaderFor(release); known {
 		return h, nil
 	}
-	version, err := torchOf(p.pid)
-	if err != nil && configured != "" {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, fmt.Errorf("look for torch: its files can't be read within %v", checkLimit))
+	defer cancel()
+	version, err := beside(ctx, s.checks, func(context.Context) (string, error) { return torchOf(p.pid) })
+	if configured := s.configuration().Torch; err != nil && configured != "" {
 		version, err = configured, nil
 	}
 	if err != nil {
@@ -98,12 +103,12 @@ func torchOf(pid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("look for torch: %w", err)
 	}
-	m := library.FindSubmatch(maps)
-	if m == nil {
+	folder := torchFolder(maps)
+	if folder == "" {
 		return "", errors.New("look for torch: the process has none")
 	}
-	// The process may see other files under the same name.
-	f, err := os.Open(filepath.Join(fmt.Sprintf("/proc/%d/root", pid), string(m[1]), "version.py"))
+	// The process may see other files under the same name. A pipe is not waited at.
+	f, err := os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/root", pid), folder, "version.py"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", fmt.Errorf("look for torch: %w", err)
 	}
@@ -112,9 +117,27 @@ func torchOf(pid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("look for torch: %w", err)
 	}
-	v := versionLine.FindSubmatch(text)
-	if v == nil {
+	version := torchVersion(text)
+	if version == "" {
 		return "", fmt.Errorf("look for torch: no version in %s", f.Name())
 	}
-	return strings.TrimSpace(string(v[1])), nil
+	return version, nil
+}
+
+// torchFolder is the folder of torch in the mappings of a process, "" for none.
+func torchFolder(maps []byte) string {
+	m := library.FindSubmatch(maps)
+	if m == nil {
+		return ""
+	}
+	return string(m[1])
+}
+
+// torchVersion is the version in the text of torch/version.py, "" for none.
+func torchVersion(text []byte) string {
+	v := versionLine.FindSubmatch(text)
+	if v == nil {
+		return ""
+	}
+	return strings.TrimSpace(string(v[1]))
 }

@@ -95,8 +95,9 @@ func (s *Server) compare(ctx context.Context, h *cache.Hold, changed *weights.Ch
 		now, err := s.against(s.ctx, h, false, nil)
 		var slow *tooSlow
 		var gone *gpuGone
+		var busy *weights.Busy
 		switch {
-		case errors.As(err, &slow), errors.As(err, &gone), s.ctx.Err() != nil:
+		case errors.As(err, &slow), errors.As(err, &gone), errors.As(err, &busy), s.ctx.Err() != nil:
 			return err
 		case err != nil:
 			s.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "err", err)

@@ -71,6 +71,6 @@ func (s *Server) identify(ctx context.Context, key fingerprint.Key, said func() 
 func (s *Server) resolving(c config.Config) resolve.Options {
 	return resolve.Options{
 		Index: s.o.Index, Roots: c.Roots, Env: s.o.Env, Pins: c.Pins, Strict: c.Identify == config.IdentifyStrict,
-		Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD,
+		Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD, Memory: s.memory,
 	}
 }

@@ -97,8 +97,9 @@ func (s *Server) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Ti
 	if err != nil {
 		return nil, err
 	}
+	defer target.Dir.Close()
 	s.o.Index.Add(want.Dir)
-	s.saveIndex()
+	s.index.changed()
 	pinned := slices.Contains(pins, want.Dir)
 	if err := s.allowed(c, want, target, pinned, ticket); err != nil {
 		return nil, err

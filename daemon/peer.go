@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -80,7 +81,11 @@ func capabilities(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(status), "\nCapPrm:")
+	return parseCapabilities(string(status))
+}
+
+func parseCapabilities(status string) (uint64, error) {
+	_, rest, _ := strings.Cut(status, "\nCapPrm:")
 	line, _, _ := strings.Cut(rest, "\n")
 	return strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 }
@@ -107,9 +112,17 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	start, err := parseStart(stat)
+	if err != nil {
+		return 0, fmt.Errorf("read start time of process %d: %w", pid, err)
+	}
+	return start, nil
+}
+
+func parseStart(stat []byte) (uint64, error) {
 	rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(rest) < 20 {
-		return 0, fmt.Errorf("read start time of process %d: no such field", pid)
+		return 0, errors.New("no such field")
 	}
 	return strconv.ParseUint(rest[19], 10, 64)
 }

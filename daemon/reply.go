@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
 )
@@ -43,13 +44,16 @@ func (s *Server) send(conn *net.UnixConn, m protocol.Message, last func()) error
 	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return fmt.Errorf("write reply: %w", err)
 	}
+	// The server's end waits for those that read, and for no others.
+	stop := context.AfterFunc(s.ctx, func() { _ = conn.SetWriteDeadline(time.Now().Add(min(limit, endLimit))) })
+	defer stop()
 	return protocol.WriteMessage(outlet{conn}, m, last)
 }
 
 // state is the reply that hands out an entry, which has to be held until its last part
-// is written. The caller calls done when the reply is written or given up.
-func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (m protocol.Message, done func(), err error) {
-	form, err := s.form(request, hold, p)
+// is written. The caller gives its share back when the reply is written or given up.
+func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (protocol.Message, *quota.Share, error) {
+	form, err := s.form(ctx, request, hold, p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,16 +62,16 @@ func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cac
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.configuration().RequestTimeout), errUnread)
 	defer cancel()
-	done, err = s.replies.Take(ctx, state.EncodedBytes())
+	share, err := s.replies.Take(ctx, state.EncodedBytes())
 	if err != nil {
 		return nil, nil, fmt.Errorf("make reply: %w", err)
 	}
-	m, err = protocol.EncodeState(state, form)
+	m, err := protocol.EncodeState(state, form)
 	if err != nil {
-		done()
+		share.Give()
 		return nil, nil, tooLong(err)
 	}
-	return m, done, nil
+	return m, share, nil
 }
 
 // tooLong makes a lasting no of the error of a reply that no engine would take.

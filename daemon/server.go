@@ -104,9 +104,11 @@ type Server struct {
 	conns    sync.WaitGroup
 	keepers  sync.WaitGroup
 	crowd    *crowd
-	dirty    chan struct{} // a token when the manifest has to be written
+	manifest *fileWriter
+	index    *fileWriter
 	shown    chan struct{} // a token when the status line has to be told
 	replies  *quota.Quota  // bytes of replies that are being written
+	memory   *weights.Memory
 
 	lost []manifest.Entry // what an earlier process held and this one doesn't; set before Serve
 
@@ -124,7 +126,6 @@ type Server struct {
 	mu        sync.Mutex
 	config    config.Config
 	configErr error     // why config isn't what the file says
-	saveErr   error     // why the manifest isn't what is held
 	declined  int64     // loads that were not begun, because that no is a lasting one
 	last      time.Time // of the last request's end
 	paths     []string
@@ -157,7 +158,7 @@ func New(o Options) (*Server, error) {
 	if o.LogProblem == nil {
 		o.LogProblem = func() string { return "" }
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), dirty: make(chan struct{}, 1), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), hashing: newHashing(), verifying: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
+	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), memory: weights.NewMemory(weights.OneDirectory), hashing: newHashing(), verifying: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.gpu = guard{tell: s.learned, errors: -1}
@@ -169,6 +170,7 @@ func New(o Options) (*Server, error) {
 		s.config = config.Default()
 		s.log.Error("configuration is not used", "err", s.configErr)
 	}
+	s.manifest, s.index = s.keepManifest(), s.keepIndex()
 	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.fresh, Changed: s.changed, Store: o.Store})
 	s.engines = newEngines(func(pid int) {
 		s.detach(pid)
@@ -251,8 +253,9 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 		s.mu.Unlock()
 	}
 	s.tellStatus()
-	var keeping sync.WaitGroup
-	keeping.Go(func() { s.keepManifest(s.ctx) })
+	var keeping, writing sync.WaitGroup
+	writing.Go(func() { s.manifest.run(s.ctx) })
+	writing.Go(func() { s.index.run(s.ctx) })
 	keeping.Go(func() { s.keepStatus(s.ctx) })
 	keeping.Go(func() { s.keepClaims(s.ctx, listeners) })
 	keeping.Go(func() { s.keepHashing(s.ctx) })
@@ -277,7 +280,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	s.keepers.Wait()
 	s.engines.close()
 	err = errors.Join(err, s.attached.Close())
-	s.saveIndex()
+	s.endOf(&writing)
 	return err
 }
 

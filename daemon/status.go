@@ -42,7 +42,7 @@ func (s *Server) status() control.Status {
 	if text := s.o.LogProblem(); text != "" {
 		out.Problems = append(out.Problems, text)
 	}
-	for _, err := range append([]error{s.o.DeviceErr, s.configErr, s.saveErr}, s.claims.problems()...) {
+	for _, err := range append([]error{s.o.DeviceErr, s.configErr, s.manifest.problem()}, s.claims.problems()...) {
 		if err != nil {
 			out.Problems = append(out.Problems, err.Error())
 		}

@@ -162,6 +162,23 @@ func TestEvictedByValue(t *testing.T) {
 	testmain.Eventually(t, "nothing is held", func() bool { return len(i.status(t).Entries) == 0 })
 }
 
+// The server's end waits for no engine that has all time and reads nothing.
+func TestStopUnread(t *testing.T) {
+	t.Parallel()
+	dir, k := wide(t, private(t), 30_000)
+	i := start(t, func(s *setup) {
+		s.Config.Handles = config.HandlesValue
+		s.Config.Roots = []string{dir}
+		s.Config.RequestTimeout = config.Duration(time.Hour)
+	})
+	c := send(t, i.target, frame(getState(t, k)))
+	length(t, c)
+	do(t, i.stop())
+	if n, err := io.Copy(io.Discard, c); err != nil || n > 7_000_000 {
+		t.Errorf("%d bytes came, %v", n, err)
+	}
+}
+
 // Replies together take a bounded part of memory; one that finds none left waits, and
 // is then an error that passes.
 func TestReplyMemory(t *testing.T) {
@@ -169,10 +186,10 @@ func TestReplyMemory(t *testing.T) {
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(500 * time.Millisecond) })
 	request := getState(t, key(t, "llama-tp1r0"))
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
-	give, err := i.replies.Take(t.Context(), i.replies.Total())
+	all, err := i.replies.Take(t.Context(), i.replies.Total())
 	do(t, err)
 	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: other engines don't read theirs, which take all the memory that is for replies")
-	give()
+	all.Give()
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 }
 

@@ -102,6 +102,7 @@ func (s *Server) advice(err error) string {
 	var slow *tooSlow
 	var fault *config.Error
 	var gone *gpuGone
+	var busy *weights.Busy
 	switch {
 	case errors.As(err, &no):
 		return no.Hint
@@ -123,6 +124,8 @@ func (s *Server) advice(err error) string {
 		return "wcache evict frees what is held, budget in wcache.toml allows more"
 	case errors.As(err, &missing):
 		return "download it, or name its directory"
+	case errors.As(err, &busy):
+		return "ask again when those are loaded"
 	case errors.As(err, &slow):
 		return "load_timeout in wcache.toml allows more"
 	case errors.As(err, &fault):

@@ -211,3 +211,18 @@ func FuzzKeyJSON(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseLines(f *testing.F) {
+	f.Add(strings.Join(layoutKey(f, "llama-tp1r0").Lines(), "\n"))
+	f.Add("a=[[\"b\",1.5e-7],null,false]\n=1")
+	f.Fuzz(func(t *testing.T, text string) {
+		k, err := ParseLines(strings.Split(text, "\n"))
+		if err != nil {
+			return
+		}
+		again, err := ParseLines(k.Lines())
+		if err != nil || !k.Equal(again) || k.ID() != again.ID() {
+			t.Fatalf("%q reads back as another key: %v", k.Lines(), err)
+		}
+	})
+}

@@ -6,8 +6,7 @@ package layout
 import (
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/wcache/wcache/weights"
@@ -37,42 +36,19 @@ func (m *dense) heading(d *weights.Dir) (heading, error) {
 			}
 		}
 	}
-	for _, base := range d.Ignored {
-		h, err := readHeader(filepath.Join(d.Path, base))
-		if err != nil {
-			return own, err
-		}
-		if hasHead(h) {
-			return comparing, nil
-		}
+	switch has, err := d.IgnoredHave(isHead); {
+	case err != nil:
+		return own, err
+	case has:
+		return comparing, nil
 	}
 	return tied, nil
 }
 
-func hasHead(h *safetensors.Header) bool {
-	for _, t := range h.Tensors {
-		if strings.HasSuffix(t.Name, "lm_head.weight") {
-			return true
-		}
-	}
-	return false
-}
+func isHead(name string) bool { return strings.HasSuffix(name, "lm_head.weight") }
 
-func readHeader(path string) (*safetensors.Header, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read header: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("read header: %w", err)
-	}
-	h, err := safetensors.ReadHeader(f, info.Size())
-	if err != nil {
-		return nil, fmt.Errorf("read header of %q: %w", path, err)
-	}
-	return h, nil
+func hasHead(h *safetensors.Header) bool {
+	return slices.ContainsFunc(h.Tensors, func(t safetensors.Tensor) bool { return isHead(t.Name) })
 }
 
 // sameHead tells whether this rank's rows of lm_head and embed_tokens are equal

@@ -98,7 +98,7 @@ func TestHeadElsewhere(t *testing.T) {
 		{"perhaps in a broken file", func(m *model) {
 			m.files["model.safetensors.index.json"] = index("model.safetensors")
 			m.files["extra.safetensors"] = "broken"
-		}, "read header of"},
+		}, `is a text that begins with "broken"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

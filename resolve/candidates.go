@@ -35,6 +35,11 @@ type chooser struct {
 func (c *chooser) choose() (Choice, error) {
 	c.basis.pins = RealPins(c.o.Pins)
 	c.open = make(map[string]*weights.Dir)
+	defer func() {
+		for _, d := range c.open {
+			d.Close()
+		}
+	}()
 	for _, u := range c.answer.Unsure {
 		c.unsure = append(c.unsure, fmt.Errorf("%s: %w", u.Path, u.Err))
 	}
@@ -173,15 +178,15 @@ func refsAre(refs []string) bool {
 func (c *chooser) exclude() {
 	var left []string
 	for _, path := range c.dirs {
-		d, err := weights.Open(path)
+		d, err := c.o.Memory.Open(c.ctx, path)
 		if err != nil {
 			c.unsure = append(c.unsure, err)
 			continue
 		}
+		c.open[path] = d
 		var open *unknown
 		switch err := match(c.key, d); {
 		case err == nil:
-			c.open[path] = d
 			left = append(left, path)
 		case errors.As(err, &open):
 			c.unsure = append(c.unsure, err)
@@ -202,9 +207,10 @@ func (c *chooser) equal(by Sure) (Choice, error) {
 		d := c.open[path]
 		if d == nil {
 			var err error
-			if d, err = weights.Open(path); err != nil {
+			if d, err = c.o.Memory.Open(c.ctx, path); err != nil {
 				return Choice{}, lasting(err)
 			}
+			c.open[path] = d
 		}
 		if first == nil {
 			first = d

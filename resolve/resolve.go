@@ -7,6 +7,7 @@
 package resolve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -44,11 +45,12 @@ type Options struct {
 	Strict bool                // that no other directory is known doesn't make one certain
 	Assume []string            // config.Assume
 	CUDA   bool                // engines run on an NVIDIA GPU
+	Memory *weights.Memory     // for what is read of directories; nil: as much as each needs
 }
 
 // Target is what a key means.
 type Target struct {
-	Dir    *weights.Dir
+	Dir    *weights.Dir // the caller closes it
 	Plan   *layout.Plan
 	Loader string // "native"
 	Reason string // why this loader
@@ -57,14 +59,20 @@ type Target struct {
 // Plan opens the directory that was chosen for a key, makes sure that it is what the
 // key says, and plans its load. Errors that last are [*Refusal]s.
 func Plan(o Options, key fingerprint.Key, path string) (*Target, error) {
-	dir, err := weights.Open(path)
+	dir, err := o.Memory.Open(context.Background(), path) // which waits a minute at most
 	if err != nil {
 		return nil, lasting(err)
 	}
-	if err := match(key, dir); err != nil {
+	err = match(key, dir)
+	var target *Target
+	if err == nil {
+		target, err = PlanDir(o, key, dir)
+	}
+	if err != nil {
+		dir.Close()
 		return nil, err
 	}
-	return PlanDir(o, key, dir)
+	return target, nil
 }
 
 // PlanDir plans the load of a directory, without asking whether it is the key's.

@@ -4,6 +4,7 @@
 package weights
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -188,7 +189,7 @@ func readShardIndex(path string) ([]string, error) {
 		return nil, denied(path, fmt.Errorf("open index: %w", err))
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	b, err := io.ReadAll(io.LimitReader(f, MaxShardIndex+1))
+	b, err := readUpTo(f, MaxShardIndex+1)
 	if err != nil {
 		return nil, fmt.Errorf("read index: %w", err)
 	}
@@ -202,11 +203,25 @@ func readShardIndex(path string) ([]string, error) {
 	return shards, nil
 }
 
+// readUpTo reads a file, of which it takes the first limit bytes at most, into memory of
+// the file's size.
+func readUpTo(f *os.File, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if info, err := f.Stat(); err == nil {
+		b.Grow(int(min(info.Size(), limit)) + bytes.MinRead)
+	}
+	_, err := b.ReadFrom(io.LimitReader(f, limit))
+	return b.Bytes(), err
+}
+
 // ParseShardIndex gives the files of an index's weight_map, sorted. Which tensor
 // it puts where is ignored, as vLLM does.
 func ParseShardIndex(b []byte) ([]string, error) {
 	if len(b) > MaxShardIndex {
 		return nil, fmt.Errorf("index is over the limit of %d bytes", MaxShardIndex)
+	}
+	if n := bytes.Count(b, []byte{':'}); n > MaxTensors { // at least one for a tensor; names have none
+		return nil, fmt.Errorf("index has %d entries, and a model has %d tensors at most", n, MaxTensors)
 	}
 	var index map[string]json.RawMessage // a struct would take "Weight_Map" too
 	if err := json.Unmarshal(b, &index); err != nil {

@@ -4,9 +4,13 @@
 package weights
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,6 +47,33 @@ func TestParseShardIndex(t *testing.T) {
 	}
 	if _, err := ParseShardIndex(make([]byte, MaxShardIndex+1)); err == nil || err.Error() != "index is over the limit of 67108864 bytes" {
 		t.Errorf("got %v", err)
+	}
+	many := []byte(`{"weight_map":{` + strings.Repeat(`"":"",`, MaxTensors) + `"":""}}`)
+	if _, err := ParseShardIndex(many); err == nil || err.Error() != "index has 1500002 entries, and a model has 1500000 tensors at most" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// An index takes no more memory than is taken for it, however it is made.
+func TestIndexCost(t *testing.T) {
+	short, long := strings.Builder{}, strings.Builder{}
+	for i := range 200_000 {
+		fmt.Fprintf(&short, `"%s":"",`, strconv.FormatInt(int64(i), 36))
+		fmt.Fprintf(&long, `"model.layers.%d.mlp.experts.%d.down_proj.weight":"model-%05d-of-00163.safetensors",`, i>>8, i&255, i>>11)
+	}
+	for name, text := range map[string]string{
+		"short": `{"weight_map":{` + short.String() + `"":"x"}}`,
+		"long":  `{"weight_map":{` + long.String() + `"":"x"}}`,
+		"other": `{"weight_map":{"":"x"},"a":[` + strings.Repeat("[],", 1_000_000) + `0]}`,
+	} {
+		b := []byte(text)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _ = ParseShardIndex(b)
+		runtime.ReadMemStats(&after)
+		if n := int64(after.TotalAlloc - before.TotalAlloc); n > indexCost(int64(len(b)))-int64(len(b)) {
+			t.Errorf("%s: %d bytes for an index of %d, and %d are taken", name, n, len(b), indexCost(int64(len(b))))
+		}
 	}
 }
 

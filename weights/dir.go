@@ -11,18 +11,25 @@
 package weights
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"io"
 	"io/fs"
 	"iter"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights/hfconfig"
 	"github.com/wcache/wcache/weights/safetensors"
@@ -49,11 +56,13 @@ type Dir struct {
 	have    map[string]stamp.Stamp // the survey that all of this rests on
 	used    []string               // names in have whose change matters, sorted
 	indexed bool                   // model.safetensors.index.json says which files count
-	names   map[string]place
+	names   places
+	headers int64 // bytes of JSON that were read
+	memory  *Memory
+	shares  []*quota.Share    // of memory
+	took    int64             // bytes of all shares, at most
+	lost    []runtime.Cleanup // give them back
 }
-
-// place is where Find finds a tensor: indexes into Load and its Header.Tensors.
-type place struct{ file, tensor int }
 
 // Unusable is the error for a directory that can't be loaded before somebody has
 // changed it. Asking again gives the same answer.
@@ -77,8 +86,13 @@ const headerReaders = 8
 //
 // What it returns can be held against the files later, see [Dir.Stale]: Open waits
 // until the last write to a file is so long ago that a new one must show.
-func Open(path string) (*Dir, error) {
-	path, err := filepath.Abs(path)
+func Open(path string) (*Dir, error) { return (*Memory)(nil).Open(context.Background(), path) }
+
+// Open is the function [Open], for which the directory waits for its part of the
+// memory, a minute at most; then the error is a [*Busy], or the cause of ctx's end. The
+// part is given back by [Dir.Close].
+func (m *Memory) Open(ctx context.Context, path string) (d *Dir, err error) {
+	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("open model directory: %w", err)
 	}
@@ -86,34 +100,46 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	d = &Dir{Path: path, have: have, memory: m}
+	defer func() {
+		if err != nil {
+			d.Close()
+			d = nil
+		}
+	}()
+	all, config := smallFiles(have)
+	share, err := m.take(ctx, path, all)
+	if err != nil {
+		return d, err
+	}
+	d.own(share)
 	pick, err := choose(path, have)
 	if err != nil {
-		return nil, err
+		return d, err
 	}
 	if err := refuseNested(path, pick); err != nil {
-		return nil, err
+		return d, err
 	}
 	if err := refuseUnfinished(path, pick); err != nil {
-		return nil, err
+		return d, err
 	}
-	config, err := readConfig(path)
+	if d.Config, err = readConfig(path); err != nil {
+		return d, err
+	}
+	share.Keep(config)
+	files, err := d.openFiles(ctx, pick.names(), limits{MaxHeaders, MaxTensors})
 	if err != nil {
-		return nil, err
+		return d, err
 	}
-	files, err := openFiles(path, pick.names(), have)
-	if err != nil {
-		return nil, err
-	}
-	d := &Dir{
-		Path:    path,
-		Config:  config,
-		Ignored: pick.ignored,
-		have:    have,
-		used:    slices.Sorted(maps.Keys(files)),
-		indexed: pick.indexed,
-		names:   make(map[string]place),
-	}
-	for name := range have {
+	d.take(pick, files)
+	return d, nil
+}
+
+// take takes over the files that count.
+func (d *Dir) take(pick *choice, files map[string]*File) {
+	d.Ignored, d.indexed = pick.ignored, pick.indexed
+	d.used = slices.Sorted(maps.Keys(files))
+	for name := range d.have {
 		if !IsWeights(name) {
 			d.used = append(d.used, name)
 		}
@@ -122,47 +148,144 @@ func Open(path string) (*Dir, error) {
 	for _, name := range pick.hashed {
 		d.Hashed = append(d.Hashed, files[name])
 	}
-	for i, name := range pick.load {
+	for _, name := range pick.load {
 		d.Load = append(d.Load, files[name])
-		for j, t := range files[name].Header.Tensors {
-			d.names[t.Name] = place{i, j}
-		}
 	}
-	return d, nil
+	d.names = sortNames(d.Load)
 }
 
-// openFiles reads the headers of some files of a directory.
-func openFiles(dir string, names []string, have map[string]stamp.Stamp) (map[string]*File, error) {
-	files := make([]*File, len(names))
-	errs := make([]error, len(names))
-	slots := make(chan struct{}, headerReaders)
-	var group sync.WaitGroup
-	for i, name := range names {
-		group.Go(func() {
-			slots <- struct{}{}
-			files[i], errs[i] = openFile(dir, name, have[name])
-			<-slots
-		})
+// own has Close give a share back, and the collector where there is no Close.
+func (d *Dir) own(share *quota.Share) {
+	d.took += share.Has()
+	d.shares = append(d.shares, share)
+	if share != nil {
+		d.lost = append(d.lost, runtime.AddCleanup(d, (*quota.Share).Give, share))
 	}
-	group.Wait()
+}
+
+// Close gives the directory's part of a [Memory] back, for whoever is done with it. What
+// is known of it stays as it is.
+func (d *Dir) Close() {
+	for _, c := range d.lost {
+		c.Stop()
+	}
+	for _, s := range d.shares {
+		s.Give()
+	}
+	if d.took >= muchMemory {
+		time.AfterFunc(time.Second, debug.FreeOSMemory) // when the caller has forgotten d
+	}
+	d.took = 0
+}
+
+// muchMemory is from how many bytes on the system gets the memory of a directory back
+// at once. Go has no reason to look for it in a process that does nothing, and would
+// keep it for minutes.
+const muchMemory = 64 << 20
+
+// limits are those of the headers of a directory together.
+type limits struct{ bytes, tensors int64 }
+
+// openFiles reads the headers of some files. It looks how long all are before it reads
+// the first.
+func (d *Dir) openFiles(ctx context.Context, names []string, most limits) (map[string]*File, error) {
+	lengths := make([]int64, len(names))
+	err := each(names, func(i int) (err error) {
+		lengths[i], err = d.headerLength(names[i])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.headers = 0
+	for _, n := range lengths {
+		d.headers += n
+	}
+	if d.headers > most.bytes {
+		return nil, tooLarge(d.Path, &TooLarge{"bytes of headers", d.headers, most.bytes})
+	}
+	share, err := d.memory.take(ctx, d.Path, d.headers*safetensors.Cost)
+	if err != nil {
+		return nil, err
+	}
+	d.own(share)
+	files := make([]*File, len(names))
+	var tensors, bytes atomic.Int64
+	err = each(names, func(i int) error {
+		file, err := openFile(d.Path, names[i], d.have[names[i]], lengths[i])
+		if err != nil {
+			return err
+		}
+		files[i] = file
+		bytes.Add(file.Header.Bytes())
+		if n := tensors.Add(int64(len(file.Header.Tensors))); n > most.tensors {
+			return tooLarge(d.Path, &TooLarge{"tensors", n, most.tensors})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	share.Keep(bytes.Load() + placeBytes*tensors.Load())
 	byName := make(map[string]*File, len(names))
 	for i, name := range names {
-		if errs[i] != nil {
-			return nil, errs[i]
-		}
 		byName[name] = files[i]
 	}
 	return byName, nil
 }
 
-func openFile(dir, base string, want stamp.Stamp) (*File, error) {
+// headerLength is how long the header of a file is, in bytes.
+func (d *Dir) headerLength(base string) (n int64, err error) {
+	want := d.have[base]
+	err = reading(filepath.Join(d.Path, base), want, func(f *os.File) error {
+		n, err = safetensors.Length(f, want.Size)
+		return err
+	})
+	return n, err
+}
+
+// each calls do with the place of each name, some at once, and gives the error of the
+// first name that has one. After an error it begins no more.
+func each(names []string, do func(i int) error) error {
+	errs := make([]error, len(names))
+	slots := make(chan struct{}, headerReaders)
+	var failed atomic.Bool
+	var group sync.WaitGroup
+	for i := range names {
+		slots <- struct{}{}
+		if failed.Load() {
+			break
+		}
+		group.Go(func() {
+			if errs[i] = do(i); errs[i] != nil {
+				failed.Store(true)
+			}
+			<-slots
+		})
+	}
+	group.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openFile reads the header of a file, which has to be length bytes long.
+func openFile(dir, base string, want stamp.Stamp, length int64) (*File, error) {
 	file := &File{Path: filepath.Join(dir, base), Base: base, Stamp: want}
 	file.SHA256 = hubDigest(file.Path)
 	err := reading(file.Path, want, func(f *os.File) error {
-		h, err := safetensors.ReadHeader(f, want.Size)
-		file.Header = h
+		n, err := safetensors.Length(f, want.Size)
+		if err == nil && n == length {
+			file.Header, err = safetensors.ReadHeader(f, want.Size)
+		}
 		return err
 	})
+	if err == nil && file.Header == nil {
+		err = &Changed{Path: file.Path, What: "has another header than a moment ago"}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +328,7 @@ func (d *Dir) CheckpointHash(h func() hash.Hash) string {
 	sum := h()
 	for _, f := range d.Hashed {
 		HashPrefix(sum, f.Base, int64(len(f.Header.Raw)))
-		sum.Write(f.Header.Raw)
+		_, _ = io.WriteString(sum, f.Header.Raw)
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
@@ -221,7 +344,7 @@ func HashPrefix(sum hash.Hash, base string, length int64) {
 // in several files, vLLM loads all in turn, and the last one stays; so that is the
 // one. (Its loader with several threads, an option, lets chance decide.)
 func (d *Dir) Find(name string) (*File, safetensors.Tensor, bool) {
-	p, ok := d.names[name]
+	p, ok := d.names.find(d.Load, name)
 	if !ok {
 		return nil, safetensors.Tensor{}, false
 	}
@@ -234,7 +357,7 @@ func (d *Dir) All() iter.Seq2[*File, safetensors.Tensor] {
 	return func(yield func(*File, safetensors.Tensor) bool) {
 		for i, f := range d.Load {
 			for j, t := range f.Header.Tensors {
-				if d.names[t.Name] == (place{i, j}) && !yield(f, t) {
+				if p, _ := d.names.find(d.Load, t.Name); p == (place{int32(i), int32(j)}) && !yield(f, t) {
 					return
 				}
 			}

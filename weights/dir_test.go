@@ -235,7 +235,7 @@ func TestUnreadableConfiguration(t *testing.T) {
 		{"config.json", `{`, "byte 1: no key; fetch it again"},
 		{"config.json", `[]`, "not an object; fetch it again"},
 		{"config.json", "", "byte 0: text ends early; fetch it again"},
-		{"config.json", strings.Repeat(" ", hfconfig.MaxSize+1), "8388609 bytes are over the limit of 8388608; fetch it again"},
+		{"config.json", strings.Repeat(" ", hfconfig.MaxSize+1), "2097153 bytes are over the limit of 2097152; fetch it again"},
 		{"config.json", `{"a":` + strings.Repeat("[", 200), "byte 105: more than 100 levels; fetch it again"},
 		{"config.json", `{"a":"\ud800"}`, `byte 12: bad \u escape; fetch it again`},
 		{"hf_quant_config.json", `{"quantization":`, "byte 16: text ends early; fetch it again"},

@@ -146,9 +146,9 @@ func TestChangedWhileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	flip(t, path)
-	_, err = openFile(dir, "model.safetensors", have["model.safetensors"])
+	_, err = openFile(dir, "model.safetensors", have["model.safetensors"], 0)
 	checkChanged(t, err, dir, `check file "DIR/model.safetensors": was written`)
 	remove(t, path)
-	_, err = openFile(dir, "model.safetensors", have["model.safetensors"])
+	_, err = openFile(dir, "model.safetensors", have["model.safetensors"], 0)
 	checkChanged(t, err, dir, `check file "DIR/model.safetensors": is gone`)
 }

@@ -33,22 +33,21 @@ func New(total int64) *Quota { return &Quota{total: total, free: total} }
 func (q *Quota) Total() int64 { return q.total }
 
 // Take waits for n to be free, and takes it. Who needs more than there is takes all.
-// Give gives it back, once however often it is called. The error is the cause of ctx's
-// end.
-func (q *Quota) Take(ctx context.Context, n int64) (give func(), err error) {
+// The error is the cause of ctx's end.
+func (q *Quota) Take(ctx context.Context, n int64) (*Share, error) {
 	n = min(n, q.total)
 	q.mu.Lock()
 	if len(q.queue) == 0 && n <= q.free {
 		q.free -= n
 		q.mu.Unlock()
-		return q.giver(n), nil
+		return &Share{quota: q, n: n}, nil
 	}
 	w := &waiter{n, make(chan struct{})}
 	q.queue = append(q.queue, w)
 	q.mu.Unlock()
 	select {
 	case <-w.done:
-		return q.giver(n), nil
+		return &Share{quota: q, n: n}, nil
 	case <-ctx.Done():
 	}
 	q.mu.Lock()
@@ -63,14 +62,39 @@ func (q *Quota) Take(ctx context.Context, n int64) (give func(), err error) {
 	return nil, context.Cause(ctx)
 }
 
-func (q *Quota) giver(n int64) func() {
-	return sync.OnceFunc(func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.free += n
-		q.serve()
-	})
+// Share is what somebody has of a quota. A nil Share is nothing of none. It is safe for
+// concurrent use.
+type Share struct {
+	quota *Quota
+	n     int64 // guarded by the quota's mu
 }
+
+// Keep gives back what is more than n.
+func (s *Share) Keep(n int64) {
+	if s == nil {
+		return
+	}
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	if n < s.n {
+		s.quota.free += s.n - n
+		s.n = n
+		s.quota.serve()
+	}
+}
+
+// Has is how much it is.
+func (s *Share) Has() int64 {
+	if s == nil {
+		return 0
+	}
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	return s.n
+}
+
+// Give gives all back. A second time it does nothing.
+func (s *Share) Give() { s.Keep(0) }
 
 // serve lets those go on for whom there is enough, in their order. Precondition: mu is
 // held.

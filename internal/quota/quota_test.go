@@ -13,16 +13,16 @@ import (
 	"testing/synctest"
 )
 
-// take takes n in a goroutine of its own; the channel gives what gives it back.
-func take(t *testing.T, q *Quota, ctx context.Context, n int64) <-chan func() {
+// take takes n in a goroutine of its own.
+func take(t *testing.T, q *Quota, ctx context.Context, n int64) <-chan *Share {
 	t.Helper()
-	got := make(chan func(), 1)
+	got := make(chan *Share, 1)
 	go func() {
-		give, err := q.Take(ctx, n)
-		if (give == nil) != (err != nil) {
+		s, err := q.Take(ctx, n)
+		if (s == nil) != (err != nil) {
 			t.Errorf("got %v", err)
 		}
-		got <- give
+		got <- s
 	}()
 	synctest.Wait()
 	return got
@@ -42,21 +42,26 @@ func TestOrder(t *testing.T) {
 		}
 		why := errors.New("enough")
 		leave(why)
-		if give := <-much; give != nil {
+		if s := <-much; s != nil {
 			t.Error("it got what is not there")
 		}
 		one := <-little
 		if _, err := q.Take(ctx, 9); !errors.Is(err, why) {
 			t.Errorf("got %v, want the cause", err)
 		}
-		six()
-		six() // which gives nothing more
+		six.Keep(7) // which is more than it has
+		six.Keep(2)
+		seven := take(t, q, t.Context(), 7)
+		(<-seven).Give()
+		six.Give()
+		six.Give() // which gives nothing more
 		all := take(t, q, t.Context(), 1<<40)
 		if synctest.Wait(); len(all) != 0 {
 			t.Fatal("all was given while one was out")
 		}
-		one()
-		(<-all)()
+		one.Give()
+		(<-all).Give()
+		(*Share)(nil).Give()
 		if q.free != q.Total() {
 			t.Errorf("%d are free in the end", q.free)
 		}
@@ -76,12 +81,13 @@ func TestMany(t *testing.T) {
 					go cancel()
 				}
 				n := 1 + rand.Int64N(100)
-				if give, err := q.Take(ctx, n); err == nil {
+				if s, err := q.Take(ctx, n); err == nil {
 					if now := out.Add(n); now > 100 {
 						t.Errorf("%d are out", now)
 					}
 					out.Add(-n)
-					give()
+					s.Keep(n / 2)
+					s.Give()
 				}
 				cancel()
 			}

@@ -224,7 +224,7 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("Parse(%.60q) = %v, %v; want %s", text, c, err, want)
 		}
 	}
-	want := &FormatError{Reason: "8388609 bytes are over the limit of 8388608"}
+	want := &FormatError{Reason: "2097153 bytes are over the limit of 2097152"}
 	if _, err := Parse(make([]byte, MaxSize+1)); !reflect.DeepEqual(err, error(want)) {
 		t.Errorf("a text over the limit: %v", err)
 	}

@@ -16,10 +16,14 @@ import (
 // Limits of a config.json. The largest published ones are some 200 KB, a few
 // levels deep.
 const (
-	MaxSize  = 8 << 20 // bytes
+	MaxSize  = 2 << 20 // bytes
 	maxDepth = 100
 	maxInt   = 4300 // digits, CPython's own limit
 )
+
+// Cost is how many bytes of memory a file takes at most for each of its own, measured:
+// an object of one key has seven of text.
+const Cost = 64
 
 // decode parses the JSON that Python's json module takes, because that is what
 // config.json files are written and read with: NaN and the infinities are

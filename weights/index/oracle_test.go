@@ -133,7 +133,7 @@ func look(dir string) (contents, bool) {
 		all = append(all, name)
 		if b, err := os.ReadFile(path); err == nil {
 			if raw, err := safetensors.ReadRaw(bytes.NewReader(b), int64(len(b))); err == nil {
-				c.headers[name] = string(raw)
+				c.headers[name] = raw
 			}
 		}
 	}

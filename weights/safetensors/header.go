@@ -14,6 +14,7 @@ package safetensors
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -25,9 +26,28 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// MaxHeader is the limit of a header's JSON in bytes, MAX_HEADER_SIZE of the
-// crate's tensor.rs. It bounds the number of tensors too, at about two million.
-const MaxHeader = 100_000_000
+// Limits of a header.
+const (
+	// MaxHeader is that of its JSON in bytes, MAX_HEADER_SIZE of the crate's tensor.rs.
+	// It bounds the number of tensors too, at about two million.
+	MaxHeader = 100_000_000
+	// MaxDims is that of a tensor's dimensions, as torch has it.
+	MaxDims = 64
+	// MaxMetadata is that of what __metadata__ names. Files have a few.
+	MaxMetadata = 1 << 14
+)
+
+// Cost is how many bytes of memory a [Header] takes at most, while it is read too, for
+// each byte of its JSON: one for the text, up to 1.6 for tensors and their names, which
+// need 50 bytes of text each, and up to 3 for shapes, of which each dimension needs 2.
+const Cost = 6
+
+// tensorBytes is the size of a Tensor.
+const tensorBytes = 64
+
+// minTensor is the shortest JSON of a tensor, in bytes: "":{"dtype":"U8","shape":[],
+// "data_offsets":[0,0]} and a comma.
+const minTensor = 50
 
 // maxDepth is how deep fields that nobody knows may nest, as in serde_json.
 const maxDepth = 127
@@ -38,7 +58,7 @@ const Begin = 8
 // Header is what a file says of itself. It is safe for concurrent use as long as
 // nobody writes to it.
 type Header struct {
-	Raw      []byte            // the JSON as it lies in the file, padding included
+	Raw      string            // the JSON as it lies in the file, padding included
 	Tensors  []Tensor          // by offset, then by name; their data leaves no holes
 	Metadata map[string]string // __metadata__, nil without one
 	Data     int64             // bytes from the file's start to the data
@@ -94,16 +114,22 @@ func Length(r io.ReaderAt, size int64) (int64, error) {
 
 // ReadRaw reads the JSON of a file of size bytes and checks nothing but its
 // length, which is all that a checkpoint hash needs. The error is as of [Length].
-func ReadRaw(r io.ReaderAt, size int64) ([]byte, error) {
+func ReadRaw(r io.ReaderAt, size int64) (string, error) {
 	n, err := Length(r, size)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	raw := make([]byte, n)
-	if err := readAt(r, raw, Begin); err != nil {
-		return nil, err
+	var raw strings.Builder // whose memory becomes the string's
+	raw.Grow(int(n))
+	const block = 1 << 20
+	got, err := io.CopyBuffer(&raw, io.NewSectionReader(r, Begin, n), make([]byte, min(n, block)))
+	if err == nil && got < n {
+		err = io.EOF
 	}
-	return raw, nil
+	if err != nil {
+		return "", readError(err)
+	}
+	return raw.String(), nil
 }
 
 func readAt(r io.ReaderAt, b []byte, off int64) error {
@@ -111,7 +137,11 @@ func readAt(r io.ReaderAt, b []byte, off int64) error {
 	if n == len(b) {
 		return nil
 	}
-	if err == io.EOF {
+	return readError(err)
+}
+
+func readError(err error) error {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("read safetensors header: %w", err)
@@ -135,21 +165,20 @@ func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 }
 
 // parse reads the JSON: a map of names to tensors, with one name set apart for
-// the file's metadata.
-func parse(raw []byte) (*Header, error) {
+// the file's metadata. What it makes refers to the text, so that a name costs nothing.
+func parse(raw string) (*Header, error) {
 	if raw[0] != '{' {
 		return nil, &FormatError{Reason: fmt.Sprintf("it starts with %q, not with '{'", raw[0])}
 	}
-	if !utf8.Valid(raw) {
+	if !utf8.ValidString(raw) {
 		return nil, &FormatError{Reason: "it is not UTF-8"}
 	}
-	const entryBytes = 100 // of JSON a tensor, as in most files
+	most := min(strings.Count(raw, "{")-1, len(raw)/minTensor)
 	p := parser{
 		scanner: scanner{text: raw},
-		header:  &Header{Raw: raw, Data: Begin + int64(len(raw))},
-		names:   make(map[string]struct{}, len(raw)/entryBytes),
+		header:  &Header{Raw: raw, Tensors: make([]Tensor, 0, most), Data: Begin + int64(len(raw))},
+		names:   newNames(most),
 	}
-	p.header.Tensors = make([]Tensor, 0, len(raw)/entryBytes)
 	p.object(p.entry)
 	p.end()
 	if p.err != nil {
@@ -158,26 +187,33 @@ func parse(raw []byte) (*Header, error) {
 	return p.header, nil
 }
 
+// Bytes is about how much memory the header takes.
+func (h *Header) Bytes() int64 {
+	n := int64(len(h.Raw)) + tensorBytes*int64(cap(h.Tensors))
+	for i := range h.Tensors {
+		n += 8 * int64(len(h.Tensors[i].Shape))
+	}
+	return n
+}
+
 type parser struct {
 	scanner
 	header *Header
-	names  map[string]struct{}
+	names  names
 	tensor string // the one that is being read
 	dims   []int64
 }
 
-func (p *parser) entry(key []byte) {
-	name := string(key)
+func (p *parser) entry(name string) {
 	if name == "__metadata__" {
 		p.metadata()
 		return
 	}
 	p.tensor = name
-	if _, ok := p.names[name]; ok {
+	if !p.names.add(p.header.Tensors, name) {
 		p.fail("named twice")
 		return
 	}
-	p.names[name] = struct{}{}
 	p.header.Tensors = append(p.header.Tensors, p.info(name))
 	if p.err == nil {
 		p.tensor = ""
@@ -193,13 +229,16 @@ func (p *parser) metadata() {
 	if p.word("null") {
 		return
 	}
-	p.object(func(key []byte) {
-		name := string(key)
-		if _, ok := p.header.Metadata[name]; ok {
+	p.object(func(name string) {
+		switch _, ok := p.header.Metadata[name]; {
+		case ok:
 			p.fail("__metadata__ has %q twice", name)
 			return
+		case len(p.header.Metadata) == MaxMetadata:
+			p.fail("__metadata__ has more than %d names", MaxMetadata)
+			return
 		}
-		p.header.Metadata[name] = string(p.str())
+		p.header.Metadata[name] = p.str()
 	})
 }
 
@@ -208,18 +247,18 @@ func (p *parser) metadata() {
 func (p *parser) info(name string) Tensor {
 	t := Tensor{Name: name}
 	var dtype, shape, offsets bool
-	once := func(seen *bool, key []byte) {
+	once := func(seen *bool, key string) {
 		if *seen {
 			p.fail("%s comes twice", key)
 		}
 		*seen = true
 	}
-	p.object(func(key []byte) {
-		switch string(key) {
+	p.object(func(key string) {
+		switch key {
 		case "dtype":
 			once(&dtype, key)
 			name := p.str()
-			d, err := tensor.ParseDType(string(name))
+			d, err := tensor.ParseDType(name)
 			if err != nil {
 				p.fail("unknown dtype %q", name)
 			}
@@ -252,11 +291,17 @@ func (p *parser) info(name string) Tensor {
 // shape takes its memory from a slab: a header has as many shapes as tensors.
 func (p *parser) shape() []int64 {
 	const slab = 1024
-	if cap(p.dims)-len(p.dims) < tensor.MaxDims {
+	if cap(p.dims)-len(p.dims) < MaxDims {
 		p.dims = make([]int64, 0, slab)
 	}
 	from := len(p.dims)
-	p.array(func() { p.dims = append(p.dims, p.integer()) })
+	p.array(func() {
+		if len(p.dims)-from == MaxDims {
+			p.fail("shape has more than %d dimensions", MaxDims)
+			return
+		}
+		p.dims = append(p.dims, p.integer())
+	})
 	return p.dims[from:len(p.dims):len(p.dims)]
 }
 

@@ -16,7 +16,7 @@ import (
 //
 // The first fault stays in err, and every method after it does nothing.
 type scanner struct {
-	text []byte
+	text string
 	pos  int
 	err  error
 }
@@ -69,16 +69,15 @@ func (s *scanner) end() {
 // word takes a literal name such as null if it is next.
 func (s *scanner) word(w string) bool {
 	s.peek()
-	if s.err != nil || len(s.text)-s.pos < len(w) || string(s.text[s.pos:s.pos+len(w)]) != w {
+	if s.err != nil || len(s.text)-s.pos < len(w) || s.text[s.pos:s.pos+len(w)] != w {
 		return false
 	}
 	s.pos += len(w)
 	return true
 }
 
-// object calls field with each key, which is valid during the call only; field
-// reads the value.
-func (s *scanner) object(field func(key []byte)) {
+// object calls field with each key; field reads the value.
+func (s *scanner) object(field func(key string)) {
 	s.expect('{')
 	if s.accept('}') {
 		return
@@ -147,8 +146,8 @@ func (s *scanner) integer() int64 {
 	return n
 }
 
-// str reads a string. The bytes are part of the text where nothing is escaped.
-func (s *scanner) str() []byte {
+// str reads a string. It is a part of the text where nothing is escaped.
+func (s *scanner) str() string {
 	s.expect('"')
 	start := s.pos
 	for ; s.pos < len(s.text); s.pos++ {
@@ -157,13 +156,13 @@ func (s *scanner) str() []byte {
 			s.pos++
 			return s.text[start : s.pos-1]
 		case c == '\\':
-			return s.escaped(append([]byte(nil), s.text[start:s.pos]...))
+			return string(s.escaped([]byte(s.text[start:s.pos])))
 		case c < ' ':
 			s.fail("string holds the control character %q", c)
 		}
 	}
 	s.fail("string does not end")
-	return nil
+	return ""
 }
 
 // escaped reads the rest of a string from its first backslash on.
@@ -219,7 +218,7 @@ func (s *scanner) unicode() rune {
 	if !utf16.IsSurrogate(r) {
 		return r
 	}
-	if s.pos+2 <= len(s.text) && string(s.text[s.pos:s.pos+2]) == `\u` {
+	if s.pos+2 <= len(s.text) && s.text[s.pos:s.pos+2] == `\u` {
 		s.pos += 2
 		if r = utf16.DecodeRune(r, s.hex()); r != utf8.RuneError {
 			return r
@@ -235,7 +234,7 @@ func (s *scanner) hex() rune {
 		return 0
 	}
 	var r rune
-	for _, c := range s.text[s.pos : s.pos+4] {
+	for _, c := range []byte(s.text[s.pos : s.pos+4]) {
 		switch {
 		case '0' <= c && c <= '9':
 			c -= '0'
@@ -262,7 +261,7 @@ func (s *scanner) skip(depth int) {
 	switch c := s.peek(); {
 	case s.err != nil:
 	case c == '{':
-		s.object(func([]byte) { s.skip(depth - 1) })
+		s.object(func(string) { s.skip(depth - 1) })
 	case c == '[':
 		s.array(func() { s.skip(depth - 1) })
 	case c == '"':

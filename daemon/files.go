@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/manifest"
+)
+
+// The pauses between tries to write a file that can't be written: the first, and the
+// longest to which they grow.
+const (
+	firstPause = time.Second
+	maxPause   = time.Minute
+)
+
+// endLimit is how long the server's end waits for files that are being written. What
+// they say is in the store, too, or can be found out again.
+const endLimit = 5 * time.Second
+
+// fileWriter writes a file beside everything else, after each change, and until it has
+// succeeded: a disk that is full for a while costs nothing. Its methods are safe for
+// concurrent use.
+type fileWriter struct {
+	path string
+	save func() error
+	told func(err error) // of the first failure, and with nil of the success after it
+	wake chan struct{}   // a token when the file isn't what it should be
+
+	mu    sync.Mutex
+	begun time.Time // of the try that is under way; zero: none is
+	err   error     // of the last try
+}
+
+func newFileWriter(path string, save func() error, told func(err error)) *fileWriter {
+	return &fileWriter{path: path, save: save, told: told, wake: make(chan struct{}, 1)}
+}
+
+// changed has the file written soon.
+func (w *fileWriter) changed() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // whoever writes next sees this change too
+	}
+}
+
+// run writes the file after changes until ctx is done, and then once more: it says
+// what was here.
+func (w *fileWriter) run(ctx context.Context) {
+	for {
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			w.try()
+			return
+		}
+		for pause := firstPause; !w.try(); pause = min(2*pause, maxPause) {
+			again := time.NewTimer(pause)
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+				again.Stop()
+				w.try()
+				return
+			}
+		}
+	}
+}
+
+// try writes the file once.
+func (w *fileWriter) try() bool {
+	if w.path == "" {
+		return true
+	}
+	w.mu.Lock()
+	w.begun = time.Now()
+	w.mu.Unlock()
+	err := w.save()
+	w.mu.Lock()
+	before := w.err
+	w.begun, w.err = time.Time{}, err
+	w.mu.Unlock()
+	if (before == nil) != (err == nil) {
+		w.told(err)
+	}
+	return err == nil
+}
+
+// problem is why the file isn't what it should be, nil if it is or soon will be.
+func (w *fileWriter) problem() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.begun.IsZero() && time.Since(w.begun) > checkLimit {
+		return fmt.Errorf("write %s: the file system has not answered since %s", w.path, w.begun.UTC().Format(time.RFC3339))
+	}
+	return w.err
+}
+
+// changed is what the cache calls when entries or engines come or go.
+func (s *Server) changed() {
+	s.manifest.changed()
+	s.tellStatus()
+	s.hashing.wake()
+}
+
+// keepManifest makes the writer of the record of what is held.
+func (s *Server) keepManifest() *fileWriter {
+	save := func() error {
+		return (&manifest.Manifest{Uncorrected: s.gpu.uncorrected(), Entries: s.cache.Records()}).Save(s.o.Manifest)
+	}
+	return newFileWriter(s.o.Manifest, save, func(err error) {
+		if err != nil {
+			s.log.Error("manifest is not written, serving goes on", "err", err)
+			return
+		}
+		s.log.Info("manifest is written again")
+	})
+}
+
+// keepIndex makes the writer of what is known of model directories.
+func (s *Server) keepIndex() *fileWriter {
+	save := func() error {
+		if err := os.MkdirAll(filepath.Dir(s.o.IndexPath), 0o700); err != nil {
+			return err
+		}
+		return s.o.Index.Save(s.o.IndexPath)
+	}
+	return newFileWriter(s.o.IndexPath, save, func(err error) {
+		if err != nil {
+			s.log.Warn("index of model directories is not kept", "err", err)
+			return
+		}
+		s.log.Info("index of model directories is kept again")
+	})
+}
+
+// endOf waits for the end of what writes files, and leaves it to itself where that
+// hangs.
+func (s *Server) endOf(writing *sync.WaitGroup) {
+	ended := make(chan struct{})
+	go func() {
+		writing.Wait()
+		close(ended)
+	}()
+	limit := time.NewTimer(endLimit)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+		s.log.Error("state is not written at the end: the file system does not answer", "within", endLimit)
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package weights
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/wcache/wcache/internal/quota"
+	"github.com/wcache/wcache/stamp"
+	"github.com/wcache/wcache/weights/hfconfig"
+	"github.com/wcache/wcache/weights/safetensors"
+)
+
+// Limits of a directory's headers together. The largest published models have some
+// 10 MB and 100,000 tensors.
+const (
+	MaxHeaders = 128 << 20 // bytes of JSON
+	MaxTensors = 1_500_000
+)
+
+// Memory bounds what the headers, configurations and indexes of all directories take
+// that are open, in bytes. A nil Memory bounds only each directory. It is safe for
+// concurrent use.
+type Memory struct{ quota *quota.Quota }
+
+// OneDirectory is the most that one directory takes of a [Memory], in bytes.
+const OneDirectory = MaxHeaders*safetensors.Cost + 2*hfconfig.MaxSize*hfconfig.Cost
+
+// NewMemory makes a memory of so many bytes. With less than [OneDirectory] there may be
+// directories that wait in vain.
+func NewMemory(bytes int64) *Memory { return &Memory{quota.New(bytes)} }
+
+// patience is how long a directory waits for others, where its caller would wait
+// longer: two that hold something may wait for each other.
+const patience = time.Minute
+
+// Busy is the error where other directories take the memory that there is for all. It
+// passes when they are closed.
+type Busy struct {
+	Path string // of the directory
+	Want int64  // bytes
+	Have int64  // bytes for all
+}
+
+func (e *Busy) Error() string {
+	return fmt.Sprintf("read weights %q: its headers take up to %d bytes of memory, and those of other models that are being opened take all of the %d that are for them", e.Path, e.Want, e.Have)
+}
+
+// TooLarge is the cause of an [Unusable] for a directory that takes more than any
+// model's does.
+type TooLarge struct {
+	What  string // there is too much of
+	Have  int64  // so much at least
+	Limit int64
+}
+
+func (e *TooLarge) Error() string {
+	return fmt.Sprintf("has %d %s in all, of which a model has %d at most; see that its files are what they should be, and move those away that are not", e.Have, e.What, e.Limit)
+}
+
+func tooLarge(path string, e *TooLarge) error {
+	return &Unusable{Path: path, Reason: e.Error(), Err: e}
+}
+
+// take waits for n bytes for a directory.
+func (m *Memory) take(ctx context.Context, path string, n int64) (*quota.Share, error) {
+	if m == nil {
+		return nil, nil
+	}
+	busy := &Busy{path, n, m.quota.Total()}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, busy)
+	defer cancel()
+	return m.quota.Take(ctx, n)
+}
+
+// indexCost is how many bytes of memory the index takes at most of which the file has
+// size bytes: three times the text, and 160 for each of its tensors, which need 8 of
+// text.
+func indexCost(size int64) int64 {
+	size = min(size, MaxShardIndex)
+	return 3*size + 160*min(size/8, MaxTensors)
+}
+
+// smallFiles gives how much memory the indexes and the configuration of a directory
+// take at most while they are read, and how much of it is for the configuration.
+func smallFiles(have map[string]stamp.Stamp) (all, config int64) {
+	for _, name := range []string{configName, "hf_quant_config.json"} {
+		config += hfconfig.Cost * min(have[name].Size, hfconfig.MaxSize)
+	}
+	return config + max(indexCost(have[ShardIndexName].Size), indexCost(have[consolidatedIndexName].Size)), config
+}
