@@ -283,7 +283,7 @@ func TestStoreFull(t *testing.T) {
 	begin(t, "")
 	dropIn(t, "[Service]\nFileDescriptorStoreMax=1\nEnvironment=WCACHE_FDSTORE=1\n")
 	reply := ask(t, socket(), recorded(t, llama))
-	want := "make room: keep descriptors: 2 are needed and FileDescriptorStoreMax=1: raise it in a drop-in (systemctl --user edit wcache@.service)"
+	want := "make room: keep descriptors: 3 are needed and FileDescriptorStoreMax=1: raise it in a drop-in (systemctl --user edit wcache@.service)"
 	if reply.Status != protocol.StatusError || !strings.Contains(reply.Message, want) {
 		t.Errorf("got %s %q\nwant %q", reply.Status, reply.Message, want)
 	}
