@@ -264,6 +264,9 @@ func (c *chooser) uncertain(reason string, passing bool) error {
 func (c *chooser) partly() (reason string, passing bool) {
 	var list []string
 	for _, r := range c.answer.Roots {
+		if r.State == index.Hung && r.Whole {
+			continue // its directories are known, and those of this hash are unsure
+		}
 		why := r.Reason
 		switch {
 		case r.State == index.Searching:

@@ -70,6 +70,8 @@ func TestChoose(t *testing.T) {
 	partial.Roots = []index.Root{{Path: "/models", State: index.Partial, Reason: "it has over 5 folders"}}
 	hung := knows(a)
 	hung.Roots = []index.Root{{Path: "/net", State: index.Hung, Reason: "it does not answer"}}
+	once := knows(a)
+	once.Roots = []index.Root{{Path: "/net", State: index.Hung, Reason: "it does not answer", Whole: true}}
 	unsure := knows(a)
 	unsure.Unsure = []index.Unsure{{Path: "/models/x", Err: errors.New("it is being written")}}
 	settles := func(dir string) string {
@@ -127,6 +129,7 @@ func TestChoose(t *testing.T) {
 		{name: "a root that hangs", o: Options{Index: hung}, err: &Uncertain{
 			Hint: settles(a), Reason: "it is not certain that " + a + " is meant: root /net is not searched whole: it does not answer",
 		}},
+		{name: "a root that hangs, and was known whole", o: Options{Index: once}, dir: a, sure: ByOnly},
 		{name: "a root that hangs, and a pin", o: Options{Index: hung, Pins: []string{a}}, dir: a, sure: ByPin},
 		{name: "a directory that is being written", o: Options{Index: unsure}, err: &Uncertain{
 			Hint: settles(a), Reason: "it is not certain that " + a + " is meant: a directory that may be meant can't be read now: /models/x: it is being written",

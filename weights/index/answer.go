@@ -66,6 +66,9 @@ type Root struct {
 	State  State
 	Reason string    // why it is partial, hung or missing
 	Since  time.Time // when the call began that hangs
+	// Whole says of a hung root that all of it was known when it stopped answering.
+	// What was known then is still told, for nothing there can be loaded meanwhile.
+	Whole bool
 	// Polled says why the root is walked again and again, "" where the kernel tells of
 	// every change. What is known of it is as old as its last walk.
 	Polled string

@@ -43,8 +43,8 @@ func TestHung(t *testing.T) {
 	if !x.Current(hash, first.Version) {
 		t.Error("not current, and nothing has changed")
 	}
-	if len(first.Roots) != 1 || first.Roots[0].Since.IsZero() {
-		t.Errorf("since when it hangs is not told: %+v", first.Roots)
+	if len(first.Roots) != 1 || first.Roots[0].Since.IsZero() || first.Roots[0].Whole {
+		t.Errorf("since when it hangs, or that it was never walked, is not told: %+v", first.Roots)
 	}
 
 	write(t, dir+"/good/twin/model.safetensors", shard("a", "2"))
@@ -97,6 +97,9 @@ func TestBecomesHung(t *testing.T) {
 		t.Error("not current because a root hangs")
 	}
 	b := eventually(t, x, hash, dir, "dir DIR/good/model", "unsure DIR/hang/model: its file system does not answer", "root DIR/hang hung: its file system does not answer")
+	if len(b.Roots) != 1 || !b.Roots[0].Whole {
+		t.Errorf("the root was known whole before, and that is not told: %+v", b.Roots)
+	}
 	if x.Current(hash, a.Version) || !x.Current(hash, b.Version) {
 		t.Error("a look-up has said that the root hangs, and the version before is current")
 	}

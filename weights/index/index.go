@@ -364,6 +364,7 @@ func (r *root) now(hung bool, upTo uint64) Root {
 	s.Path, s.Added = r.path, r.single
 	switch {
 	case hung:
+		s.Whole = r.walked && s.State == Complete
 		s.State, s.Reason, s.Since = Hung, "its file system does not answer", r.sys.since()
 	case !r.walked || r.busy(upTo, func(*folder) bool { return false }):
 		s.State, s.Reason = Searching, ""

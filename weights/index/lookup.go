@@ -169,7 +169,7 @@ func (x *Index) evaluate(c *memory, upTo uint64, hung map[*root]bool) Answer {
 		}
 		s := r.now(hung[r], upTo)
 		if s.State != Complete && s.State != Missing {
-			roots = append(roots, Root{Path: s.Path, Added: s.Added, State: s.State, Reason: s.Reason, Since: s.Since})
+			roots = append(roots, Root{Path: s.Path, Added: s.Added, State: s.State, Reason: s.Reason, Since: s.Since, Whole: s.Whole})
 		}
 	}
 	a := found.answer()
