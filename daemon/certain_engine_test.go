@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/wcache/wcache/resolve"
+)
+
+// target is what an engine was started with.
+type target struct {
+	path     string // as it was given, which may be a link
+	evidence bool   // its process says so
+	revision string
+}
+
+// engine has an engine ask, and sometimes goes on meanwhile.
+func (w *world) engine() {
+	if len(w.places) == 0 {
+		return
+	}
+	e := target{path: w.any(w.places), evidence: w.rng.IntN(2) == 0}
+	inside := strings.HasPrefix(e.path, filepath.Join(w.dir, "root")) || strings.HasPrefix(e.path, filepath.Join(w.dir, "more"))
+	if !inside {
+		e.evidence = true // without it, it is trusted to be below a root
+	}
+	if filepath.Base(filepath.Dir(e.path)) == "snapshots" && w.rng.IntN(2) == 0 {
+		e.revision = filepath.Base(e.path)
+	}
+	pinned := len(w.config.Pins) > 0
+	if pinned && !e.evidence && e.revision == "" {
+		// A pin says what is meant: an engine without evidence on another directory is
+		// the configuration's fault.
+		e.path = w.config.Pins[0]
+	}
+	w.engines.Go(func() { w.ask(e, pinned) })
+	if w.rng.IntN(3) > 0 {
+		w.engines.Wait()
+	}
+}
+
+func (w *world) ask(e target, pinned bool) {
+	key := w.key(e.revision)
+	from := time.Now()
+	if held, rest := w.during(e.path, from, from); !e.evidence && !rest {
+		return // an engine could read no headers there, and asks for nothing
+	} else if len(held) == 0 {
+		return
+	}
+	var said *resolve.Started
+	if e.evidence {
+		said = &resolve.Started{Name: e.path, Dir: e.path, By: "engine"}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	hold, miss, err := w.s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) {
+		return w.s.identify(ctx, key, func() (*resolve.Started, error) { return said, nil })
+	})
+	to := time.Now()
+	w.doing.Lock() // what is being done has to be noted whole
+	defer w.doing.Unlock()
+	versions, rest := w.during(e.path, from, to)
+	if err != nil {
+		switch {
+		case !rest:
+			w.moving.Add(1)
+		case e.evidence:
+			w.refused.Add(1)
+			w.t.Errorf("seed %d: an engine that was started with %s, which is at rest, got: %v\n%s", w.seed, e.path, err, w.report())
+		default:
+			w.unsure.Add(1)
+		}
+		return
+	}
+	defer hold.Release()
+	got, err := versionOf(hold)
+	for _, v := range versions {
+		if err == nil && v == got && v != 0 {
+			w.right.Add(1)
+			if miss == nil {
+				w.hits.Add(1)
+			}
+			return
+		}
+	}
+	if err != nil && slices.Contains(versions, got) && !rest {
+		w.moving.Add(1) // the directory itself held a mixture
+		return
+	}
+	w.wrong.Add(1)
+	w.t.Errorf("seed %d: an engine on %s (evidence %v, revision %q, pins %v) got version %d (%v) of %s, sure by %s; its path held %v\n%s",
+		w.seed, e.path, e.evidence, e.revision, pinned, got, err, hold.Model(), hold.By(), versions, w.report())
+}
