@@ -26,7 +26,7 @@ logs() { # COMMAND...: run it, and keep the logs if it fails
     return "$rc"
 }
 # A state folder on a file system of its own, so small that it can be filled.
-disk=(mount -t tmpfs -o size=2m,mode=700 tmpfs)
+disk=(mount -t tmpfs -o "size=2m,mode=700" tmpfs)
 
 if [ "$(id -u)" != 0 ] || [ ! -x "$bed" ]; then
     echo "without root or a user manager for tests at $bed: a daemon by hand only"
