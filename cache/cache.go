@@ -66,12 +66,22 @@ func (w Want) ID() string { return manifest.ID(w.Key, w.Dir) }
 
 // Load loads what is wanted. It reserves its bytes on the ticket before it takes
 // them, and ends with that error if there is one. ctx ends when the cache closes.
+// After a [*Moved] those that came while it ran have it load anew.
 type Load func(ctx context.Context, want Want, ticket *Ticket) (*Contents, error)
 
 // Stale is the error of [Options.Fresh] for an entry that must not be served any more.
 type Stale struct{ Why string }
 
 func (s *Stale) Error() string { return "check entry: " + s.Why }
+
+// Moved is the error of a load whose files were changed under it: it says nothing of
+// the files as they were when a request came later.
+type Moved struct{ Err error }
+
+func (m *Moved) Error() string { return m.Err.Error() }
+
+// Unwrap gives what the load ended with.
+func (m *Moved) Unwrap() error { return m.Err }
 
 // Progress is how far a load is, in bytes.
 type Progress struct {

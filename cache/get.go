@@ -43,6 +43,9 @@ func (c *Cache) Get(ctx context.Context, want Want) (*Hold, Outcome, error) {
 				c.unwait(e)
 				err = fmt.Errorf("wait for load: %w", ctx.Err())
 			}
+			if moved := new(Moved); before == Loading && errors.As(err, &moved) && try < maxTries {
+				continue // that was perhaps over before this request came
+			}
 			if err != nil {
 				return nil, out, err
 			}

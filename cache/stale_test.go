@@ -128,6 +128,36 @@ func TestAlwaysChanging(t *testing.T) {
 	}
 }
 
+// A load whose files moved under it ends the request that began it, and not those that
+// came while it ran: the files may have been at rest since before that.
+func TestMovedBeforeRequest(t *testing.T) {
+	l := newLoads()
+	c := New(Options{Load: l.load})
+	defer c.Close()
+	errs := make(chan error, 2)
+	ask := func() {
+		h, _, err := c.Get(t.Context(), want(key(t, "a")))
+		if err == nil {
+			h.Release()
+		}
+		errs <- err
+	}
+	go ask()
+	<-l.begun
+	go ask()
+	testmain.Eventually(t, "the second request waits, too", func() bool { list, _ := c.Status(); return list[0].Waiting == 2 })
+	failure := &Moved{Err: errors.New("load file: it was written")}
+	l.go_ <- failure
+	if err := <-errs; !errors.Is(err, failure) {
+		t.Errorf("the request that began the load got %v", err)
+	}
+	<-l.begun
+	l.go_ <- nil
+	if err := <-errs; err != nil || len(l.started) != 2 {
+		t.Errorf("the later request got %v after the loads %v", err, l.started)
+	}
+}
+
 // What can't be told now is an error, and costs no entry.
 func TestUntold(t *testing.T) {
 	l := newLoads()

@@ -18,6 +18,7 @@ type target struct {
 	path     string // as it was given, which may be a link
 	evidence bool   // its process says so
 	revision string
+	began    time.Time // when it read the headers
 }
 
 // engine has an engine ask, and sometimes goes on meanwhile.
@@ -39,15 +40,42 @@ func (w *world) engine() {
 		// the configuration's fault.
 		e.path = w.config.Pins[0]
 	}
+	e.began = time.Now()
+	patient, alone := !e.evidence && !pinned && w.rng.IntN(3) == 0, w.rng.IntN(3) > 0
+	if !e.evidence && !pinned && (patient || !alone) {
+		held, rest := w.during(e.path, e.began, e.began)
+		if len(held) == 0 || !rest {
+			return
+		}
+		// What comes and goes before the index looks was never there for it.
+		_, err := w.s.o.Index.Lookup(context.Background(), w.key("").Str("checkpoint"))
+		do(w.t, err)
+	}
+	if patient {
+		w.patient = append(w.patient, e)
+		return
+	}
 	w.engines.Go(func() { w.ask(e, pinned) })
-	if w.rng.IntN(3) > 0 {
+	if alone {
 		w.engines.Wait()
 	}
 }
 
+// again has an engine ask that read the headers some steps ago, as one does that was
+// given an error meanwhile.
+func (w *world) again() {
+	if len(w.patient) == 0 || len(w.config.Pins) > 0 {
+		return
+	}
+	n := w.rng.IntN(len(w.patient))
+	e := w.patient[n]
+	w.patient = slices.Delete(w.patient, n, n+1)
+	w.ask(e, false)
+}
+
 func (w *world) ask(e target, pinned bool) {
 	key := w.key(e.revision)
-	from := time.Now()
+	from := e.began
 	if held, rest := w.during(e.path, from, from); !e.evidence && !rest {
 		return // an engine could read no headers there, and asks for nothing
 	} else if len(held) == 0 {
@@ -60,7 +88,7 @@ func (w *world) ask(e target, pinned bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	hold, miss, err := w.s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) {
-		return w.s.identify(ctx, key, func() (*resolve.Started, error) { return said, nil })
+		return w.s.identify(ctx, key, e.began, func() (*resolve.Started, error) { return said, nil })
 	})
 	to := time.Now()
 	w.doing.Lock() // what is being done has to be noted whole
@@ -94,6 +122,6 @@ func (w *world) ask(e target, pinned bool) {
 		return
 	}
 	w.wrong.Add(1)
-	w.t.Errorf("seed %d: an engine on %s (evidence %v, revision %q, pins %v) got version %d (%v) of %s, sure by %s; its path held %v\n%s",
-		w.seed, e.path, e.evidence, e.revision, pinned, got, err, hold.Model(), hold.By(), versions, w.report())
+	w.t.Errorf("seed %d: an engine on %s (evidence %v, revision %q, pins %v), began %s ago, got version %d (%v) of %s, sure by %s; its path held %v\n%s",
+		w.seed, e.path, e.evidence, e.revision, pinned, to.Sub(e.began), got, err, hold.Model(), hold.By(), versions, w.report())
 }

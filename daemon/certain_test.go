@@ -106,6 +106,7 @@ type world struct {
 	version uint64 // of the next content
 	places  []string
 	steps   []string // what was done, the latest last
+	patient []target // engines that have read headers and not asked yet
 	engines sync.WaitGroup
 
 	doing   sync.Mutex // held while the world is changed, and noted

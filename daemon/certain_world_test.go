@@ -29,8 +29,12 @@ var epoch = time.Unix(1, 0)
 // step does one thing to the world, or has an engine ask.
 func (w *world) step() {
 	n := w.rng.IntN(100)
-	if n < 62 {
+	if n < 55 {
 		w.engine()
+		return
+	}
+	if n < 62 {
+		w.again()
 		return
 	}
 	if n >= 97 {

@@ -90,7 +90,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer, role 
 	ctx, cancel := s.untilHangup(ctx, conn)
 	defer cancel()
 	hold, miss, err := s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) {
-		return s.identify(ctx, key, func() (*resolve.Started, error) { return s.started(p, key) })
+		return s.identify(ctx, key, p.began(), func() (*resolve.Started, error) { return s.started(p, key) })
 	})
 	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
 		log.Warn("get_state not answered", "err", "the engine has hung up")

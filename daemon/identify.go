@@ -43,14 +43,15 @@ func (c *choices) put(key fingerprint.Key, choice resolve.Choice) {
 // process says of itself, and where it says nothing by the key, the configuration and
 // the index. It looks at what can be told in a moment first: the answer of last time.
 //
-// said reads what the process says, nil for nothing.
-func (s *Server) identify(ctx context.Context, key fingerprint.Key, said func() (*resolve.Started, error)) (resolve.Choice, error) {
+// said reads what the process says, nil for nothing; began is when it began.
+func (s *Server) identify(ctx context.Context, key fingerprint.Key, began time.Time, said func() (*resolve.Started, error)) (resolve.Choice, error) {
 	c := s.configuration()
 	limit := time.Duration(c.LoadTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 	defer cancel()
 	return beside(ctx, s.checks, func(ctx context.Context) (resolve.Choice, error) {
 		o := s.resolving(c)
+		o.Began = began
 		started, err := said()
 		if err != nil {
 			return resolve.Choice{}, err

@@ -38,6 +38,9 @@ func (s *Server) load(ctx context.Context, want cache.Want, ticket *cache.Ticket
 		s.log.Info("planning again", "key", want.Key.ID()[:12], "err", err)
 		contents, err = s.loadOnce(ctx, want, ticket)
 	}
+	if changed(err) {
+		err = &cache.Moved{Err: err}
+	}
 	if lasting(err) && !damaged(err) {
 		s.mu.Lock()
 		s.declined++

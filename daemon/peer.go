@@ -119,6 +119,18 @@ func startTime(pid int) (uint64, error) {
 	return start, nil
 }
 
+// began is when the process started, by the clock, and at most a tick earlier; zero if
+// that can't be told.
+func (p peer) began() time.Time {
+	ticks, err := startTime(p.pid)
+	var up unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return time.Time{}
+	}
+	const tick = time.Second / 100 // USER_HZ, which is the same on all that Go runs on
+	return time.Now().Add(time.Duration(ticks)*tick - time.Duration(up.Nano()))
+}
+
 func parseStart(stat []byte) (uint64, error) {
 	rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(rest) < 20 {

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/weights"
@@ -75,6 +76,11 @@ func (c *chooser) choose() (Choice, error) {
 	if partly, passing := c.partly(); partly != "" {
 		return Choice{}, c.uncertain(partly, passing)
 	}
+	c.basis.gone = c.answer.Gone
+	if gone := c.o.mayMean(c.answer.Gone); gone != nil {
+		return Choice{}, c.uncertain(fmt.Sprintf("%s had the same headers until %s, and the engine may have read them there",
+			gone.Path, gone.At.Format(time.TimeOnly)), false)
+	}
 	by := ByOnly
 	if len(c.dirs) > 1 {
 		by = ByContent
@@ -86,11 +92,20 @@ func (c *chooser) choose() (Choice, error) {
 	return choice, err
 }
 
-// narrow keeps of the candidates those that the key's revision or a pin names.
+// narrow keeps of the candidates those that the key's revision or a pin names. A pin
+// says nothing where a snapshot of the revision can't be read now, or was there while
+// the engine read headers.
 func (c *chooser) narrow() (Sure, bool) {
-	if c.key.Revision().Exact() != "" && slices.ContainsFunc(c.dirs, isSnapshot) {
-		c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !isSnapshot(d) })
-		return ByRevision, true
+	if c.key.Revision().Exact() != "" {
+		if slices.ContainsFunc(c.dirs, isSnapshot) {
+			c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !isSnapshot(d) })
+			return ByRevision, true
+		}
+		c.basis.gone = slices.DeleteFunc(slices.Clone(c.answer.Gone), func(g index.Gone) bool { return !c.ofRevision(g.Path) })
+		unsure := slices.ContainsFunc(c.answer.Unsure, func(u index.Unsure) bool { return c.ofRevision(u.Path) })
+		if unsure || c.o.mayMean(c.basis.gone) != nil {
+			return "", false
+		}
 	}
 	pinned := slices.DeleteFunc(slices.Clone(c.dirs), func(d string) bool { return !slices.Contains(c.basis.pins, d) })
 	if len(pinned) > 0 {
@@ -103,30 +118,19 @@ func (c *chooser) narrow() (Sure, bool) {
 // revision drops snapshots of Hugging Face caches that are of another revision than
 // the key's, where the key names one.
 func (c *chooser) revision() error {
-	said := c.key.Revision()
-	want := said.Exact()
+	want := c.key.Revision().Exact()
 	if want == "" {
 		return nil
 	}
 	var of []string
-	keep := func(dir string) bool {
+	before := len(c.dirs)
+	c.dirs = slices.DeleteFunc(c.dirs, func(dir string) bool {
 		if !isSnapshot(dir) {
-			return true
-		}
-		commit := want
-		if !commitName.MatchString(want) {
-			ref := filepath.Join(filepath.Dir(filepath.Dir(dir)), "refs", want)
-			if !filepath.IsLocal(want) {
-				return false
-			}
-			commit = readRef(ref)
-			c.basis.refs = append(c.basis.refs, ref, commit)
+			return false
 		}
 		of = append(of, fmt.Sprintf("%s is not revision %q", dir, want))
-		return commit == filepath.Base(dir) && ofRepo(dir, said.Repo)
-	}
-	before := len(c.dirs)
-	c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !keep(d) })
+		return !c.ofRevision(dir)
+	})
 	if len(c.dirs) == 0 && before > 0 && len(c.unsure) == 0 {
 		return &Refusal{
 			Field:  "revision",
@@ -135,6 +139,21 @@ func (c *chooser) revision() error {
 		}
 	}
 	return nil
+}
+
+// ofRevision reports whether a directory is a snapshot of the key's revision.
+func (c *chooser) ofRevision(dir string) bool {
+	said := c.key.Revision()
+	commit := said.Exact()
+	if !isSnapshot(dir) || !filepath.IsLocal(commit) {
+		return false
+	}
+	if !commitName.MatchString(commit) {
+		ref := filepath.Join(filepath.Dir(filepath.Dir(dir)), "refs", commit)
+		commit = readRef(ref)
+		c.basis.refs = append(c.basis.refs, ref, commit)
+	}
+	return commit == filepath.Base(dir) && ofRepo(dir, said.Repo)
 }
 
 var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
@@ -278,6 +297,17 @@ func (c *chooser) partly() (reason string, passing bool) {
 		list = append(list, fmt.Sprintf("root %s is not searched whole: %s", r.Path, why))
 	}
 	return strings.Join(list, "; "), passing
+}
+
+// mayMean gives a directory that was there while the engine's process was, and that it
+// may have read the headers of; nil for none.
+func (o Options) mayMean(gone []index.Gone) *index.Gone {
+	for _, g := range gone {
+		if g.At.After(o.Began) && time.Since(g.At) < index.GoneFor {
+			return &g
+		}
+	}
+	return nil
 }
 
 // none is the refusal of a hash that no directory is known to have.

@@ -77,7 +77,8 @@ type basis struct {
 	hash    string // "": nothing
 	version uint64 // of the index's answer
 	pins    []string
-	refs    []string // of hub caches, with what they held
+	refs    []string     // of hub caches, with what they held
+	gone    []index.Gone // that other engines than this one may mean
 }
 
 // Choose finds the one directory that a key means. Started is what the engine's
@@ -150,6 +151,9 @@ func Named(path string) (Choice, error) {
 func (c Choice) Still(o Options) bool {
 	b := c.basis
 	if b.hash == "" || o.Strict && (c.Sure == ByOnly || c.Sure == ByContent) {
+		return false
+	}
+	if o.mayMean(b.gone) != nil {
 		return false
 	}
 	return o.Index.Current(b.hash, b.version) && slices.Equal(b.pins, RealPins(o.Pins)) && refsAre(b.refs)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -72,6 +73,15 @@ func TestChoose(t *testing.T) {
 	hung.Roots = []index.Root{{Path: "/net", State: index.Hung, Reason: "it does not answer"}}
 	once := knows(a)
 	once.Roots = []index.Root{{Path: "/net", State: index.Hung, Reason: "it does not answer", Whole: true}}
+	now := time.Now()
+	gone := knows(a)
+	gone.Gone = []index.Gone{{Path: "/models/gone", At: now}}
+	forgotten := knows(a)
+	forgotten.Gone = []index.Gone{{Path: "/models/gone", At: now.Add(-index.GoneFor)}}
+	torn := knows(a)
+	torn.Unsure = []index.Unsure{{Path: snapshot(one), Err: errors.New("it is being written")}}
+	fled := knows(a)
+	fled.Gone = []index.Gone{{Path: snapshot(one), At: now}}
 	unsure := knows(a)
 	unsure.Unsure = []index.Unsure{{Path: "/models/x", Err: errors.New("it is being written")}}
 	settles := func(dir string) string {
@@ -130,6 +140,27 @@ func TestChoose(t *testing.T) {
 			Hint: settles(a), Reason: "it is not certain that " + a + " is meant: root /net is not searched whole: it does not answer",
 		}},
 		{name: "a root that hangs, and was known whole", o: Options{Index: once}, dir: a, sure: ByOnly},
+		{name: "one that is gone, and an engine that began before", o: Options{Index: gone, Began: now.Add(-time.Second)}, err: &Refusal{
+			Field: "checkpoint", Hint: settles(a),
+			Reason: "it is not certain that " + a + " is meant: /models/gone had the same headers until " + now.Format(time.TimeOnly) + ", and the engine may have read them there",
+		}},
+		{name: "one that is gone, and an engine of which that isn't known", o: Options{Index: gone}, err: &Refusal{
+			Field: "checkpoint", Hint: settles(a),
+			Reason: "it is not certain that " + a + " is meant: /models/gone had the same headers until " + now.Format(time.TimeOnly) + ", and the engine may have read them there",
+		}},
+		{name: "a pin, and the revision's snapshot is being written", o: Options{Index: torn, Pins: []string{a}}, key: revision(one), err: &Uncertain{
+			Hint:   settles(a),
+			Reason: "it is not certain that " + a + " is meant: a directory that may be meant can't be read now: " + snapshot(one) + ": it is being written",
+		}},
+		{name: "a pin, and another revision's snapshot is being written", o: Options{Index: torn, Pins: []string{a}}, key: revision(two), dir: a, sure: ByPin},
+		{name: "a pin, and the revision's snapshot is gone", o: Options{Index: fled, Pins: []string{a}}, key: revision(one), err: &Refusal{
+			Field: "checkpoint", Hint: settles(a),
+			Reason: "it is not certain that " + a + " is meant: " + snapshot(one) + " had the same headers until " + now.Format(time.TimeOnly) + ", and the engine may have read them there",
+		}},
+		{name: "a pin, and the revision's snapshot was gone before", o: Options{Index: fled, Pins: []string{a}, Began: now.Add(time.Second)}, key: revision(one), dir: a, sure: ByPin},
+		{name: "one that is gone, and a pin", o: Options{Index: gone, Pins: []string{a}}, dir: a, sure: ByPin},
+		{name: "one that was gone when the engine began", o: Options{Index: gone, Began: now.Add(time.Second)}, dir: a, sure: ByOnly},
+		{name: "one that is gone for long", o: Options{Index: forgotten}, dir: a, sure: ByOnly},
 		{name: "a root that hangs, and a pin", o: Options{Index: hung, Pins: []string{a}}, dir: a, sure: ByPin},
 		{name: "a directory that is being written", o: Options{Index: unsure}, err: &Uncertain{
 			Hint: settles(a), Reason: "it is not certain that " + a + " is meant: a directory that may be meant can't be read now: /models/x: it is being written",
@@ -205,6 +236,16 @@ func TestStill(t *testing.T) {
 	if c = choose(); c.Sure != ByContent || !c.Still(o) {
 		t.Errorf("got %s by %s", c.Dir, c.Sure)
 	}
+	x.Gone = []index.Gone{{Path: "/models/gone", At: time.Now()}}
+	o.Began = time.Now().Add(time.Minute)
+	if c = choose(); !c.Still(o) {
+		t.Error("one was gone before the engine began")
+	}
+	o.Began = time.Time{}
+	if c.Still(o) {
+		t.Error("an engine may mean one that is gone, and the choice was another's")
+	}
+	x.Gone = nil
 	o.Strict = true
 	if c.Still(o) {
 		t.Error("it is not enough any more")

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/layout"
@@ -44,6 +45,7 @@ type Options struct {
 	Pins   []string            // model directories that are meant where several fit
 	Strict bool                // that no other directory is known doesn't make one certain
 	Assume []string            // config.Assume
+	Began  time.Time           // when the engine's process began; zero: not known
 	CUDA   bool                // engines run on an NVIDIA GPU
 	Memory *weights.Memory     // for what is read of directories; nil: as much as each needs
 }

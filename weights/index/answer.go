@@ -22,6 +22,9 @@ type Answer struct {
 	// Roots are those that are not completely known, with what does not change from
 	// one moment to the next: path, state, reason and since.
 	Roots []Root
+	// Gone are directories that had the hash a short time ago. One that was moved to where
+	// it has it still may be among them.
+	Gone []Gone
 	// Version is another one whenever anything above is. See [Index.Current].
 	Version uint64
 }
@@ -45,6 +48,12 @@ type Unsure struct {
 	Device uint64
 	Inode  uint64
 	Err    error // why; often a [*weights.Unusable]
+}
+
+// Gone is a directory that had a hash and is removed now, changed, or in no root.
+type Gone struct {
+	Path string
+	At   time.Time // when that was noticed: not before it happened
 }
 
 // State is how much of a root is known.
@@ -87,7 +96,7 @@ func (a *Answer) sort() {
 
 // clone is an answer that its owner may change.
 func (a *Answer) clone() Answer {
-	return Answer{Dirs: slices.Clone(a.Dirs), Unsure: slices.Clone(a.Unsure), Roots: slices.Clone(a.Roots), Version: a.Version}
+	return Answer{Dirs: slices.Clone(a.Dirs), Unsure: slices.Clone(a.Unsure), Roots: slices.Clone(a.Roots), Gone: slices.Clone(a.Gone), Version: a.Version}
 }
 
 // equal reports whether two answers say the same, whatever their versions.
@@ -96,7 +105,7 @@ func (a *Answer) equal(b *Answer) bool {
 		slices.EqualFunc(a.Unsure, b.Unsure, func(a, b Unsure) bool {
 			return a.Path == b.Path && a.Device == b.Device && a.Inode == b.Inode && a.Err.Error() == b.Err.Error()
 		}) &&
-		slices.Equal(a.Roots, b.Roots)
+		slices.Equal(a.Roots, b.Roots) && slices.Equal(a.Gone, b.Gone)
 }
 
 // claim is one folder's part in an answer. Of several that are one directory the

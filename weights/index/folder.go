@@ -36,6 +36,7 @@ type folder struct {
 	holds     map[string][]hold // what tells of changes, by entry; routes have a name that ends with a slash
 	via       map[string]string // which route an entry goes, for links
 	watch     int32             // of the listing, 0 without
+	had       []string          // the hashes that it had before it could not be told
 	blind     string            // why the kernel doesn't tell of every change here
 	problem   error             // why it could not be looked at, or not completely
 	path      string            // of a model, as it is told

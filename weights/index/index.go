@@ -74,6 +74,8 @@ type Index struct {
 	byHash        map[string]map[*folder]struct{}
 	doubtful      map[*folder]struct{} // with weights and without a hash
 	memory        map[string]*memory   // by hash
+	gone          map[string][]Gone    // by hash, the latest last
+	goneLimit     int                  // of hashes, at which those that went long ago are forgotten
 	hints         map[string]*model    // what was loaded and not walked yet, by directory
 	mounts        mounts
 	mountsSeen    uint64 // changes
@@ -93,7 +95,7 @@ func New(o Options) *Index {
 	x := &Index{
 		o: o, listening: make(chan struct{}), stop: make(chan struct{}), large: make(chan struct{}, largeSlots), changed: make(chan struct{}),
 		ended: make(map[string]*root), watches: make(map[int32]*watch), died: make(map[int32]bool), byHash: make(map[string]map[*folder]struct{}),
-		doubtful: make(map[*folder]struct{}), memory: make(map[string]*memory), hints: make(map[string]*model),
+		doubtful: make(map[*folder]struct{}), memory: make(map[string]*memory), gone: make(map[string][]Gone), hints: make(map[string]*model),
 	}
 	if o.Once {
 		x.notes = &notifier{err: errors.New("it is walked once")}

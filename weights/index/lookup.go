@@ -173,7 +173,7 @@ func (x *Index) evaluate(c *memory, upTo uint64, hung map[*root]bool) Answer {
 		}
 	}
 	a := found.answer()
-	a.Roots = roots
+	a.Roots, a.Gone = roots, x.goneOf(c.hash, a.Dirs)
 	a.sort()
 	return a
 }

@@ -58,6 +58,14 @@ func (m *model) same(n *model) bool {
 		maps.EqualFunc(m.files, n.files, func(f, g *file) bool { return f == g || f.same(g) })
 }
 
+// hashes are those that the model has, nil for none.
+func (m *model) hashes() []string {
+	if m.md5 == "" {
+		return nil
+	}
+	return []string{m.md5, m.sha256}
+}
+
 // spec is what a directory of a checkpoint hash looks like: headers by base name.
 type spec map[string]digest
 

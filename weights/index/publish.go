@@ -110,6 +110,7 @@ func (x *Index) setModel(f *folder, m *model) {
 	x.seq++
 	if old != nil {
 		x.lose(old, m)
+		x.part(f, old, m)
 		for _, hash := range []string{old.md5, old.sha256} {
 			delete(x.byHash[hash], f)
 			if len(x.byHash[hash]) == 0 {
@@ -158,6 +159,9 @@ func (x *Index) lose(old, now *model) {
 // show tells a model's path.
 func (x *Index) show(f *folder) {
 	if path := f.at(); path != f.path || f.links != f.pathLinks {
+		if f.path != "" && f.path != path {
+			x.leave(f.path, f.model.hashes())
+		}
 		f.path, f.pathLinks = path, f.links
 		x.seq++
 	}
