@@ -22,6 +22,7 @@ const module = "github.com/wcache/wcache"
 var allowed = map[string][]string{
 	"tensor":               {},
 	"stamp":                {},
+	"internal/advice":      {},
 	"internal/fd":          {},
 	"internal/logqueue":    {},
 	"internal/quota":       {},
@@ -55,7 +56,9 @@ var allowed = map[string][]string{
 	"control":              {"fingerprint"},
 	"control/schematest":   {},
 	"client":               {"control", "internal/fd", "protocol"},
-	"daemon":               {"attached", "cache", "config", "control", "device", "evidence", "fingerprint", "internal/fd", "internal/quota", "internal/visible", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "stamp", "torch", "weights", "weights/index"},
+	"daemon/peer":          {"internal/fd"},
+	"daemon/socket":        {"daemon/peer"},
+	"daemon":               {"attached", "daemon/peer", "daemon/socket", "internal/advice", "cache", "config", "control", "device", "evidence", "fingerprint", "internal/fd", "internal/quota", "internal/visible", "tensor", "layout", "loader", "manifest", "protocol", "resolve", "stamp", "torch", "weights", "weights/index"},
 	"doctor":               {"config", "internal/visible", "systemd/generator"},
 	"systemdtest":          {},
 	"packagetest":          {"control"},

@@ -306,3 +306,8 @@ func (e *InUse) Error() string {
 	}
 	return fmt.Sprintf("evict entry %.12s: it may still be mapped by %s", e.ID, strings.Join(who, ", "))
 }
+
+// Advice is what to do about it.
+func (e *InUse) Advice() string {
+	return "end the engines, or evict with --force: they keep what they have mapped"
+}

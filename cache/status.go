@@ -46,11 +46,11 @@ type Status struct {
 	Files    []manifest.File // none while loading; they must not be changed
 }
 
-// Status lists all entries, oldest first, and what was counted.
-func (c *Cache) Status() ([]Status, Stats) {
+// Status lists all entries, oldest first.
+func (c *Cache) Status() []Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.status(), c.stats
+	return c.status()
 }
 
 // status lists all entries. Preconditions: mu is held.

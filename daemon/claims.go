@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon/socket"
 )
 
 // claimsEvery is how often the files of the sockets are looked at: a few system calls
@@ -67,7 +68,7 @@ func (s *Server) keepClaims(ctx context.Context, listeners []Listener) {
 			if l.Claim == nil {
 				continue
 			}
-			made, err, done := s.checkClaim(ctx, l.Claim)
+			made, err, done := checkClaim(ctx, l.Claim)
 			if !done {
 				return
 			}
@@ -98,7 +99,7 @@ func (s *Server) keepClaims(ctx context.Context, listeners []Listener) {
 
 // checkClaim checks one, and leaves it to itself when ctx is done: a file system that hangs
 // keeps a daemon from ending no more than from serving.
-func (s *Server) checkClaim(ctx context.Context, c *Claim) (made *net.UnixListener, err error, done bool) {
+func checkClaim(ctx context.Context, c *socket.Claim) (made *net.UnixListener, err error, done bool) {
 	type result struct {
 		made *net.UnixListener
 		err  error
@@ -124,26 +125,15 @@ func (s *Server) checkClaim(ctx context.Context, c *Claim) (made *net.UnixListen
 }
 
 // mendable adds to an error what mends it.
-func (s *Server) mendable(err error) error {
-	var gone *Unreachable
+func (b *base) mendable(err error) error {
+	var gone *socket.Unreachable
 	switch {
 	case !errors.As(err, &gone):
 		return err
-	case s.restart() == control.RestartUnmanaged:
+	case b.restart() == control.RestartUnmanaged:
 		return fmt.Errorf("%w: what listens for this daemon has to make it anew", err)
-	case s.restart() == control.RestartFrees:
-		return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and frees what is held", err, s.o.Instance)
+	case b.restart() == control.RestartFrees:
+		return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and frees what is held", err, b.o.Instance)
 	}
-	return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and keeps what is held", err, s.o.Instance)
-}
-
-// restart is what a restart of the service does to what is held.
-func (s *Server) restart() string {
-	switch {
-	case s.o.Store == nil:
-		return control.RestartUnmanaged
-	case s.keeps():
-		return control.RestartFrees
-	}
-	return control.RestartKeeps
+	return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and keeps what is held", err, b.o.Instance)
 }
