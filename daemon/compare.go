@@ -50,7 +50,7 @@ func (l *loads) against(ctx context.Context, h *cache.Hold, digests bool, progre
 		return nil, err
 	}
 	defer l.hashing.pause()()
-	out := &compared{files: record(target.Dir.Record())}
+	out := &compared{files: manifestFiles(target.Dir.Record())}
 	job := l.job(c, e.Device, target.Plan)
 	var places []int // in out.files
 	if digests {

@@ -66,7 +66,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 	log := s.log.With("pid", p.PID, "role", role, "key", key.ID()[:12])
 	if key.Bool("is_draft") != (role == Draft) {
 		log.Warn("get_state refused", "reason", "the socket is for the other role")
-		s.recordRefusal(key, p, role, &resolve.Refusal{
+		s.rememberRefusal(key, p, role, &resolve.Refusal{
 			Field: "is_draft", Reason: fmt.Sprintf("it was asked for on the socket of the %s model", role),
 			Hint: "the draft model has a socket of its own, whose name ends with _draft.sock",
 		})
@@ -75,7 +75,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 	}
 	if err := s.barred(p); err != nil {
 		log.Warn("get_state refused", "err", err)
-		s.recordRefusal(key, p, role, &resolve.Refusal{Reason: err.Error()})
+		s.rememberRefusal(key, p, role, &resolve.Refusal{Reason: err.Error()})
 		s.replies.answer(conn, p, protocol.Mismatch([]string{err.Error()}))
 		return
 	}
@@ -97,7 +97,7 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 		return
 	}
 	if miss != nil {
-		s.record(miss, p, role)
+		s.remember(miss, p, role)
 	}
 	if err != nil {
 		log.Warn("get_state refused", "seconds", time.Since(begin).Seconds(), "err", err)

@@ -107,15 +107,15 @@ func otherOptions(key, held fingerprint.Key) bool {
 	})
 }
 
-// record remembers a miss of an engine, and its answer.
-func (s *Server) record(m *control.Miss, p peer.Process, role Role) {
+// remember notes a miss of an engine, and its answer.
+func (s *Server) remember(m *control.Miss, p peer.Process, role Role) {
 	m.PID, m.Comm, m.Role = p.PID, p.Name(), string(role)
 	s.ledger.remember(*m)
 }
 
-// recordRefusal remembers a no that was said before anything was looked up.
-func (s *Server) recordRefusal(key fingerprint.Key, p peer.Process, role Role, err error) {
+// rememberRefusal remembers a no that was said before anything was looked up.
+func (s *Server) rememberRefusal(key fingerprint.Key, p peer.Process, role Role, err error) {
 	m := s.miss(key, time.Now(), err)
 	s.ledger.count(m.Reason)
-	s.record(m, p, role)
+	s.remember(m, p, role)
 }

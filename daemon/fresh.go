@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -60,22 +59,4 @@ func (l *loads) compare(ctx context.Context, h *cache.Hold, changed *weights.Cha
 		l.log.Info("files were touched, and hold what was loaded", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed)
 		return nil
 	})
-}
-
-// recordOf is the record of an entry's directory.
-func recordOf(e manifest.Entry) weights.Record {
-	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
-	for _, f := range e.Files {
-		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
-	}
-	return r
-}
-
-// record notes the files of a target's directory, as they were when it was read.
-func record(r weights.Record) []manifest.File {
-	var files []manifest.File
-	for _, f := range r.Files {
-		files = append(files, manifest.File{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
-	}
-	return files
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/stamp"
+	"github.com/wcache/wcache/weights"
 )
 
 // gpuWorkers fill a GPU fastest: on an H200 ten threads that copy from the page
@@ -64,6 +65,24 @@ func wanted(dir string, files []manifest.File, plan *layout.Plan) (list []layout
 		places = append(places, i)
 	}
 	return list, places
+}
+
+// recordOf is the record of an entry's directory.
+func recordOf(e manifest.Entry) weights.Record {
+	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
+	for _, f := range e.Files {
+		r.Files = append(r.Files, weights.Stamp{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
+	}
+	return r
+}
+
+// manifestFiles are the files of a target's directory, as they were when it was read.
+func manifestFiles(r weights.Record) []manifest.File {
+	var files []manifest.File
+	for _, f := range r.Files {
+		files = append(files, manifest.File{Name: f.Name, Stamp: f.Stamp, Used: f.Used})
+	}
+	return files
 }
 
 // loadFiles are the descriptors that a load needs at once: the job, the loader's

@@ -47,18 +47,18 @@ type loads struct {
 func (l *loads) load(ctx context.Context, want cache.Want, ticket *cache.Ticket) (*cache.Contents, error) {
 	defer l.hashing.pause()()
 	contents, err := l.loadOnce(ctx, want, ticket)
-	if changed(err) || errors.Is(err, errLost) {
+	if filesChanged(err) || errors.Is(err, errLost) {
 		l.log.Info("planning again", "key", want.Key.ID()[:12], "err", err)
 		contents, err = l.loadOnce(ctx, want, ticket)
 	}
-	if changed(err) {
+	if filesChanged(err) {
 		err = &cache.Moved{Err: err}
 	}
 	return contents, err
 }
 
-// changed reports whether a load ended because its files are being written.
-func changed(err error) bool {
+// filesChanged reports whether a load ended because its files are being written.
+func filesChanged(err error) bool {
 	var planning *weights.Changed
 	var filling *loader.Error
 	return errors.As(err, &planning) || errors.As(err, &filling) && filling.Kind == loader.KindFileChanged
@@ -106,7 +106,7 @@ func (l *loads) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Tic
 		return nil, err
 	}
 	begin := time.Now()
-	files := record(target.Dir.Record())
+	files := manifestFiles(target.Dir.Record())
 	job := l.job(c, l.device(c), target.Plan)
 	var places []int // in files
 	if c.Verify == config.VerifyLoad {
@@ -117,7 +117,7 @@ func (l *loads) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Tic
 		return nil, l.blame(whole, err, time.Now())
 	}
 	if result.Keeper != nil {
-		l.keep(result.Keeper)
+		l.follow(result.Keeper)
 	}
 	if l.gpu.lost() != losses {
 		result.Close()

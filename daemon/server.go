@@ -227,8 +227,8 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	var keeping, writing sync.WaitGroup
 	writing.Go(func() { s.manifest.run(s.ctx) })
 	writing.Go(func() { s.index.run(s.ctx) })
-	keeping.Go(func() { s.keepStatus(s.ctx) })
-	keeping.Go(func() { s.keepClaims(s.ctx, listeners) })
+	keeping.Go(func() { s.runStatus(s.ctx) })
+	keeping.Go(func() { s.runSockets(s.ctx, listeners) })
 	keeping.Go(func() { s.hashing.run(s.ctx) })
 	keeping.Go(func() { s.evictUnused(s.ctx) })
 	keeping.Go(func() { s.preload(s.ctx) })

@@ -148,8 +148,8 @@ func (s *Server) tellStatus() {
 	}
 }
 
-// keepStatus tells the status line after changes, until ctx is done.
-func (s *Server) keepStatus(ctx context.Context) {
+// runStatus tells the status line after changes, until ctx is done.
+func (s *Server) runStatus(ctx context.Context) {
 	for {
 		select {
 		case <-s.shown:

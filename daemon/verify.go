@@ -144,7 +144,7 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 	v.Seconds = time.Since(begin).Seconds()
 	if err != nil {
 		v.State, v.Message, v.Hint = control.StateFailed, err.Error(), s.hint(err)
-		if changed(err) {
+		if filesChanged(err) {
 			v.State, v.Hint = control.StateChanged, loadsAgain
 		}
 		return v
