@@ -18,40 +18,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/fingerprint"
-	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/tensor"
 )
-
-// Contents are what a load makes. The cache owns the descriptors from the moment
-// it is given them.
-type Contents struct {
-	Table    *tensor.Table
-	TableFD  *fd.FD
-	Segments []device.Segment
-	Record   manifest.Entry // all but the names of descriptors and the times, which the cache sets
-}
-
-// Close closes the descriptors.
-func (c *Contents) Close() error {
-	errs := []error{c.TableFD.Close()}
-	for _, s := range c.Segments {
-		errs = append(errs, s.FD.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// gone reports why there is no memory behind the contents any more.
-func (c *Contents) gone() error {
-	for _, s := range c.Segments {
-		if err := s.Gone(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Want is what a request asks for. A key covers headers and no data, so that it may
 // mean several directories: the caller has made sure which.
@@ -115,15 +84,6 @@ type Options struct {
 	Store Store
 }
 
-// Store keeps descriptors, by name, beyond the end of this process. The cache never
-// uses a name twice. Its methods may take long and are called with no lock held.
-type Store interface {
-	// Room reports why n more descriptors would not be kept, nil if they would.
-	Room(n int) error
-	Put(name string, f *fd.FD) error
-	Remove(name string) error
-}
-
 // Cache is safe for concurrent use.
 type Cache struct {
 	load    Load
@@ -146,7 +106,7 @@ type Cache struct {
 	closed  bool
 	entries map[string]*Entry // by Want.ID; loading or ready
 	retired map[*Entry]bool   // not served any more, but engines may still map them
-	last    []manifest.Entry // records when the cache was closed
+	last    []manifest.Entry  // records when the cache was closed
 }
 
 // ErrClosed is the error of a cache that is being closed.

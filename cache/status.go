@@ -93,15 +93,6 @@ func (e *Entry) status() Status {
 	return s
 }
 
-func (e *Entry) engineList() []Engine {
-	list := make([]Engine, 0, len(e.engines))
-	for _, x := range e.engines {
-		list = append(list, x)
-	}
-	slices.SortFunc(list, func(a, b Engine) int { return a.PID - b.PID })
-	return list
-}
-
 // Holds reports whether there is an entry of what is wanted, ready or being loaded.
 func (c *Cache) Holds(want Want) bool {
 	c.mu.Lock()
