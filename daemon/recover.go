@@ -226,8 +226,11 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 	if err != nil {
 		return nil, err
 	}
-	if t.Segment != c.Segment.Bytes || len(t.Tensors) != e.Tensors || t.Bytes() != e.Bytes {
+	switch {
+	case len(t.Tensors) != e.Tensors || t.Bytes() != e.Bytes:
 		return nil, errors.New("its table is another one's")
+	case t.Segment != c.Segment.Bytes:
+		return nil, fmt.Errorf("its memory has %d bytes in the table and %d in its record", t.Segment, c.Segment.Bytes)
 	}
 	if err := s.o.CheckSegment(c.Segment); err != nil {
 		return nil, err

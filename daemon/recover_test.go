@@ -243,12 +243,12 @@ func TestRecoverDrops(t *testing.T) {
 		}, "its descriptors are gone: the service was stopped, or the machine was started again", ""},
 		{"segment of another size", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			replace(t, s, "s-", memory(t, 4096, true))
-		}, "segment 0: check segment: 4096 bytes", ""},
+		}, "reason=\"check segment: 4096 bytes", ""},
 		{"segment that isn't sealed", func(t *testing.T, s *fdStore, e *manifest.Entry) {
 			replace(t, s, "s-", memory(t, int(e.Pieces[0].Bytes), false))
-		}, "segment 0: check segment: ", ""},
+		}, "reason=\"check segment: ", ""},
 		{"segment that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "s-", pipe(t)) },
-			"segment 0: check segment: it is no memory file", ""},
+			"reason=\"check segment: it is no memory file", ""},
 		{"table that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "t-", pipe(t)) },
 			"read memory file: it is none", ""},
 		{"table that is none", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
@@ -256,7 +256,7 @@ func TestRecoverDrops(t *testing.T) {
 		}, "entry is dropped", ""},
 		{"table of another", relabel(func(e *manifest.Entry) { e.Tensors++ }), "its table is another one's", ""},
 		{"segment of another entry", relabel(func(e *manifest.Entry) { e.Pieces[0].Bytes += 4096 }),
-			"segment 0 has 212992 bytes in the table and 217088 in the manifest", ""},
+			"its memory has 212992 bytes in the table and 217088 in its record", ""},
 		{"another device", relabel(func(e *manifest.Entry) { e.Device = "GPU-1" }), `it was made for the device \"GPU-1\"`, ""},
 		{"label of another table", relabel(func(e *manifest.Entry) { e.Table = "t-1" }), `its label is that of \"t-1\"`, "s- t-"},
 		{"no label", relabel(nil), "recovered entries=1 of=1", "s- t-"},
