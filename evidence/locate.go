@@ -97,12 +97,17 @@ func (f *finder) find(c Claim, cached bool) (*Place, error) {
 	case err == nil && info.IsDir():
 		return f.place(c, dir)
 	case err == nil:
+		//diag model
+		// The engine was started with the path of a file. Start it with the directory that contains
+		// the file.
 		return nil, &weights.NotFound{Name: c.Name, Reason: "is a file, and no model directory", Tried: []string{dir}}
 	case !absent(err):
 		return nil, err
 	}
 	switch {
 	case path.IsAbs(c.Name):
+		//diag model
+		// The path of the model does not exist. Correct it, or fetch the model.
 		return nil, &weights.NotFound{Name: c.Name, Reason: "no such directory", Tried: []string{dir}}
 	case f.e.scope:
 		return nil, &Uncertain{Name: c.Name, Reason: "VLLM_USE_MODELSCOPE is set: it comes from ModelScope's cache, which is not looked into; give the engine the directory"}
