@@ -40,6 +40,9 @@ func readConfig(dir string) (*hfconfig.Config, error) {
 		}
 		return nil, &Unreadable{Path: path, Reason: reason, Err: err}
 	case errors.Is(err, fs.ErrNotExist):
+		//diag files
+		// The directory has no `config.json`. Fetch the model again, or copy the file from where
+		// the weights come from.
 		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: "does not exist; vLLM needs it beside the weights", Err: err}
 	}
 	var fault *fs.PathError
