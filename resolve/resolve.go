@@ -104,6 +104,9 @@ func match(key fingerprint.Key, d *weights.Dir) error {
 		case diff.Field == "dtype":
 		case diff.Blame == fingerprint.Unknown:
 			if open == nil {
+				//diag model VALUE DIRECTORY REASON
+				// The directory has the right headers, and its `config.json` has something that
+				// wcache does not understand. The reason names it; the engine loads from disk.
 				open = &unknown{&Refusal{
 					Field:  diff.Field,
 					Reason: fmt.Sprintf("the engine has %v, and what %s gives can't be computed: %s", diff.Engine, d.Path, diff.Why),
@@ -111,6 +114,10 @@ func match(key fingerprint.Key, d *weights.Dir) error {
 				}}
 			}
 		default:
+			//diag model VALUE DIRECTORY VALUE REASON
+			// The directory has the right headers, and one field of the key can't come from it: an
+			// option of the engine changes the field, or `config.json` was edited or belongs to
+			// another model. `wcache explain KEY DIRECTORY` shows all fields.
 			return &Refusal{
 				Field:  diff.Field,
 				Reason: fmt.Sprintf("the engine has %v, %s gives %v: %s", diff.Engine, d.Path, diff.Computed, diff.Why),
