@@ -111,5 +111,8 @@ func (e *NoMemory) Error() string {
 	if e.Free >= e.Want { // somebody was faster, or it is in pieces
 		return fmt.Sprintf("allocate %d bytes: the device has refused, though %d are free", e.Want, e.Free)
 	}
+	//diag loading NUMBER NUMBER
+	// Other programs use the memory, and did so as long as `memory_wait` says. End them or evict
+	// entries; for a GPU the message names the programs.
 	return fmt.Sprintf("allocate %d bytes: only %d are free", e.Want, e.Free)
 }
