@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package messages
+
+import (
+	"go/ast"
+	"go/token"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// message is a string of a source that may be a message. told says that people
+// see it, by the place that it is in: a refusal, a warning of the log, a fault that
+// doctor finds, a mistake of the command line.
+type message struct {
+	format string
+	at     token.Pos
+	told   bool
+}
+
+// messagesOf lists the messages of a file in the order of its text.
+func messagesOf(f *ast.File) []message {
+	told := make(map[ast.Expr]bool)
+	parts := make(map[ast.Expr]bool) // of a sum
+	var list []message
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch e := words(n); {
+		case n == nil:
+			return false
+		case e != nil:
+			told[e] = true
+		}
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.Field:
+			return n.Tag == nil // whose words are not for people
+		case ast.Expr:
+			if s, ok := constant(n); ok && isMessage(s) && !parts[n] {
+				list = append(list, message{s, n.Pos(), told[n]})
+			}
+			if sum, ok := n.(*ast.BinaryExpr); ok {
+				parts[sum.X], parts[sum.Y] = true, true
+			}
+		}
+		return true
+	})
+	slices.SortStableFunc(list, func(a, b message) int { return int(a.at - b.at) })
+	return list
+}
+
+var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
+
+// minFixed is how many bytes of fixed text make a message. What has fewer, such as
+// "%s is %s", is the frame of messages that are elsewhere.
+const minFixed = 6
+
+func isMessage(format string) bool {
+	fixed := 0
+	for _, part := range verb.Split(format, -1) {
+		fixed += len(strings.TrimSpace(part))
+	}
+	return fixed >= minFixed && strings.Contains(format, " ")
+}
+
+// head is a format as the manual shows it, with words in place of its verbs; ok is
+// false for another number of words.
+func head(format string, words []string) (text string, ok bool) {
+	const percent = "\x00"
+	parts := verb.Split(strings.ReplaceAll(format, "%%", percent), -1)
+	if len(words) != len(parts)-1 {
+		return "", false
+	}
+	for i, part := range parts {
+		if i > 0 {
+			text += words[i-1]
+		}
+		text += strings.ReplaceAll(part, percent, "%")
+	}
+	return text, true
+}
+
+// constant is the value of a string, in which what isn't constant is a verb.
+func constant(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind == token.STRING {
+			s, err := strconv.Unquote(e.Value)
+			return s, err == nil
+		}
+	case *ast.BinaryExpr:
+		if e.Op == token.ADD {
+			x, isX := constant(e.X)
+			y, isY := constant(e.Y)
+			switch {
+			case isX && isY:
+				return x + y, true
+			case isX:
+				return x + "%v", true
+			case isY:
+				return "%v" + y, true
+			}
+		}
+	}
+	return "", false
+}
+
+// words is the string that a node tells people, nil if it tells none.
+func words(n ast.Node) ast.Expr {
+	argument := func(c *ast.CallExpr, i int) ast.Expr {
+		if i < len(c.Args) {
+			return c.Args[i]
+		}
+		return nil
+	}
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		switch name := lastName(n.Fun); {
+		case name == "refuse":
+			return argument(n, 1)
+		case name == "usage":
+			return argument(n, 0)
+		case name == "result" && slices.Contains([]string{"Fail", "Warn"}, lastName(argument(n, 1))):
+			return argument(n, 3)
+		case name == "Warn" || name == "Error":
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && lastName(s.X) == "log" {
+				return argument(n, 0)
+			}
+		}
+	case *ast.CompositeLit:
+		if !slices.Contains([]string{"Refusal", "Unusable", "Unreadable", "Unfinished", "NotFound"}, lastName(n.Type)) {
+			return nil
+		}
+		for _, e := range n.Elts {
+			if f, ok := e.(*ast.KeyValueExpr); ok && lastName(f.Key) == "Reason" {
+				if c, ok := f.Value.(*ast.CallExpr); ok && lastName(c.Fun) == "Sprintf" {
+					return argument(c, 0)
+				}
+				return f.Value
+			}
+		}
+	}
+	return nil
+}
+
+// lastName is the name of a function, a type or a field, without its package.
+func lastName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
