@@ -106,3 +106,28 @@ func TestTableOfPackages(t *testing.T) {
 		}
 	}
 }
+
+// step is a function in HACKING's map, in a file of daemon unless the path says else.
+var step = regexp.MustCompile("`([a-z/]+\\.go): (\\w+)`((?:, `\\w+`)*)")
+
+// Each function that the map names is in the file that it names: people follow it.
+func TestMap(t *testing.T) {
+	_, text, _ := strings.Cut(page(t, "HACKING.md"), "## Where a request goes\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	steps := step.FindAllStringSubmatch(strings.ReplaceAll(text, "\n   ", " "), -1)
+	if len(steps) < 20 {
+		t.Fatalf("%d steps", len(steps))
+	}
+	for _, m := range steps {
+		path := m[1]
+		if !strings.Contains(path, "/") {
+			path = "daemon/" + path
+		}
+		source := page(t, path)
+		for _, name := range append([]string{m[2]}, strings.FieldsFunc(m[3], func(r rune) bool { return strings.ContainsRune("`, ", r) })...) {
+			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name + `\b`).MatchString(source) {
+				t.Errorf("%s has no %s", path, name)
+			}
+		}
+	}
+}

@@ -18,40 +18,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/fingerprint"
-	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/tensor"
 )
-
-// Contents are what a load makes. The cache owns the descriptors from the moment
-// it is given them.
-type Contents struct {
-	Table    *tensor.Table
-	TableFD  *fd.FD
-	Segments []device.Segment
-	Record   manifest.Entry // all but the names of descriptors and the times, which the cache sets
-}
-
-// Close closes the descriptors.
-func (c *Contents) Close() error {
-	errs := []error{c.TableFD.Close()}
-	for _, s := range c.Segments {
-		errs = append(errs, s.FD.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// gone reports why there is no memory behind the contents any more.
-func (c *Contents) gone() error {
-	for _, s := range c.Segments {
-		if err := s.Gone(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Want is what a request asks for. A key covers headers and no data, so that it may
 // mean several directories: the caller has made sure which.
@@ -73,6 +42,9 @@ type Load func(ctx context.Context, want Want, ticket *Ticket) (*Contents, error
 type Stale struct{ Why string }
 
 func (s *Stale) Error() string { return "check entry: " + s.Why }
+
+// Advice is what to do about it.
+func (s *Stale) Advice() string { return "wait until its files stay as they are" }
 
 // Moved is the error of a load whose files were changed under it: it says nothing of
 // the files as they were when a request came later.
@@ -105,17 +77,11 @@ type Options struct {
 	// Changed is called after entries or their engines came or went, with no lock
 	// held. Records tells what there is. Nil: nothing is called.
 	Changed func()
+	// Ended is told of each load when it has ended, with its error or nil, before those
+	// that wait for it and with no lock held. Nil: nobody is.
+	Ended func(error)
 	// Store keeps descriptors for the next process. Nil: there is none.
 	Store Store
-}
-
-// Store keeps descriptors, by name, beyond the end of this process. The cache never
-// uses a name twice. Its methods may take long and are called with no lock held.
-type Store interface {
-	// Room reports why n more descriptors would not be kept, nil if they would.
-	Room(n int) error
-	Put(name string, f *fd.FD) error
-	Remove(name string) error
 }
 
 // Cache is safe for concurrent use.
@@ -124,6 +90,7 @@ type Cache struct {
 	now     func() time.Time
 	fresh   func(context.Context, *Hold) error
 	changed func()
+	ended   func(error)
 	store   Store
 	janitor *janitor
 	numbers numbers
@@ -139,15 +106,7 @@ type Cache struct {
 	closed  bool
 	entries map[string]*Entry // by Want.ID; loading or ready
 	retired map[*Entry]bool   // not served any more, but engines may still map them
-	stats   Stats
-	last    []manifest.Entry // records when the cache was closed
-}
-
-// Stats counts since the cache was made.
-type Stats struct {
-	Hits   int64 `json:"hits"`   // requests answered from memory
-	Loads  int64 `json:"loads"`  // loads that ended well
-	Failed int64 `json:"failed"` // loads that did not
+	last    []manifest.Entry  // records when the cache was closed
 }
 
 // ErrClosed is the error of a cache that is being closed.
@@ -157,7 +116,7 @@ var ErrClosed = errors.New("the service is stopping")
 func New(o Options) *Cache {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Cache{
-		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, store: o.Store, budget: o.Budget, ctx: ctx, stop: stop,
+		load: o.Load, now: o.Now, fresh: o.Fresh, changed: o.Changed, ended: o.Ended, store: o.Store, budget: o.Budget, ctx: ctx, stop: stop,
 		serial: time.Now().UnixNano(), entries: make(map[string]*Entry), retired: make(map[*Entry]bool),
 	}
 	c.keepWait, c.keepAgain = keepWait, keepAgain
@@ -166,6 +125,9 @@ func New(o Options) *Cache {
 	}
 	if c.changed == nil {
 		c.changed = func() {}
+	}
+	if c.ended == nil {
+		c.ended = func(error) {}
 	}
 	if c.store == nil {
 		c.store = noStore{}
@@ -219,32 +181,30 @@ func (c *Cache) fill(e *Entry) {
 		err = errors.Join(err, contents.Close())
 	}
 	c.mu.Lock()
-	c.publish(e, contents, err)
-	close(e.done)
+	err = c.publish(e, contents, err)
 	c.mu.Unlock()
+	c.ended(err)
+	close(e.done)
 	c.changed()
 }
 
-// publish ends a load in its entry. Preconditions: mu is held.
-func (c *Cache) publish(e *Entry, contents *Contents, err error) {
+// publish ends a load in its entry, and gives its error. Preconditions: mu is held.
+func (c *Cache) publish(e *Entry, contents *Contents, err error) error {
 	e.reserved = 0
 	if err != nil {
 		if c.ctx.Err() != nil {
 			err = ErrClosed
 		}
 		e.err = err
-		c.stats.Failed++
 		delete(c.entries, e.id)
-		return
+		return err
 	}
 	e.contents, e.ready, e.used = contents, true, contents.Record.Used
 	if e.lost != "" {
 		e.err = fmt.Errorf("load model: %s", e.lost)
-		c.stats.Failed++
 		c.retire(e, e.lost)
-		return
 	}
-	c.stats.Loads++
+	return e.err
 }
 
 // Adopt takes in contents that were loaded before and are in the store, with the

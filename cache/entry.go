@@ -6,12 +6,12 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/wcache/wcache/device"
-	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/tensor"
 )
@@ -64,16 +64,6 @@ func (c *Cache) describe(e *Entry, contents *Contents) {
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
 
-// keep puts the descriptors of contents into the store.
-func (c *Contents) keep(store Store) error {
-	for i, s := range c.Segments {
-		if err := store.Put(c.Record.Segments[i].Name, s.FD); err != nil {
-			return err
-		}
-	}
-	return store.Put(c.Record.Table, c.TableFD) // last: where there is a label, all is there
-}
-
 // Times of keeping: how long a load's answer waits for the store, and after how long
 // what failed is tried again.
 const (
@@ -123,26 +113,6 @@ func (c *Cache) retry(e *Entry, contents *Contents) {
 	default:
 		c.loads.Go(func() { c.keep(e, contents) })
 	}
-}
-
-// label replaces the table's file by one with the record in front: what is in the
-// store says itself what it is.
-func label(contents *Contents) error {
-	table, err := contents.TableFD.ReadSealed(tensor.MaxEncoded)
-	if err != nil {
-		return fmt.Errorf("label table: %w", err)
-	}
-	b, err := manifest.EncodeLabel(contents.Record, table)
-	if err != nil {
-		return fmt.Errorf("label table: %w", err)
-	}
-	labelled, err := fd.Sealed("wcache-table", b)
-	if err != nil {
-		return fmt.Errorf("label table: %w", err)
-	}
-	_ = contents.TableFD.Close() // it was only read
-	contents.TableFD = labelled
-	return nil
 }
 
 // String names an engine for people.
@@ -243,6 +213,16 @@ func (c *Cache) Detach(pid int) {
 	}
 }
 
+// engineList are the engines by pid, never nil. Preconditions: mu is held.
+func (e *Entry) engineList() []Engine {
+	list := make([]Engine, 0, len(e.engines))
+	for _, x := range e.engines {
+		list = append(list, x)
+	}
+	slices.SortFunc(list, func(a, b Engine) int { return a.PID - b.PID })
+	return list
+}
+
 // record is the entry's record as of now. Preconditions: mu is held, the entry is ready.
 func (e *Entry) record() manifest.Entry {
 	r := e.contents.Record
@@ -274,13 +254,6 @@ func (c *Cache) retire(e *Entry, why string) {
 	c.closeIfFree(e)
 }
 
-// noStore keeps nothing, and has room for that.
-type noStore struct{}
-
-func (noStore) Room(int) error           { return nil }
-func (noStore) Put(string, *fd.FD) error { return nil }
-func (noStore) Remove(string) error      { return nil }
-
 // closeIfFree closes a retired entry that nobody uses. Preconditions: mu is held.
 func (c *Cache) closeIfFree(e *Entry) {
 	if !c.retired[e] || e.holds > 0 || e.waiting > 0 || len(e.engines) > 0 {
@@ -305,4 +278,9 @@ func (e *InUse) Error() string {
 		who = append(who, x.String())
 	}
 	return fmt.Sprintf("evict entry %.12s: it may still be mapped by %s", e.ID, strings.Join(who, ", "))
+}
+
+// Advice is what to do about it.
+func (e *InUse) Advice() string {
+	return "end the engines, or evict with --force: they keep what they have mapped"
 }

@@ -19,7 +19,7 @@ func TestBudget(t *testing.T) {
 	defer c.Close()
 	held := func() []string {
 		var out []string
-		list, _ := c.Status()
+		list := c.Status()
 		for _, s := range list {
 			out = append(out, s.Model)
 		}
@@ -121,7 +121,7 @@ func TestDrop(t *testing.T) {
 	if h.Segments()[0].FD.Int() < 0 {
 		t.Error("closed while it is handed out")
 	}
-	list, _ := c.Status()
+	list := c.Status()
 	if len(list) != 1 || list[0].State != Leaving || list[0].Reason != "the GPU is lost" {
 		t.Errorf("left are %+v", list)
 	}

@@ -37,20 +37,21 @@ func TestHold(t *testing.T) {
 	l.go_ <- nil
 	(<-loaded).Release()
 
+	used := c.Status()[0].Used
 	h, err := c.Hold(w.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, stats := c.Status(); stats.Hits != 0 {
-		t.Errorf("it counts as %d uses", stats.Hits)
+	if again := c.Status()[0].Used; !again.Equal(used) {
+		t.Errorf("it counts as a use, at %v", again)
 	}
-	var used *InUse
-	if err := c.Evict(w.ID(), false); !errors.As(err, &used) || err.Error() != "evict entry "+w.Key.ID()[:12]+": it is being handed out or verified" {
+	var inUse *InUse
+	if err := c.Evict(w.ID(), false); !errors.As(err, &inUse) || err.Error() != "evict entry "+w.Key.ID()[:12]+": it is being handed out or verified" {
 		t.Errorf("evict: got %v", err)
 	}
 	h.Retire("memory differs")
 	h.Retire("and once more") // says nothing new
-	list, _ := c.Status()
+	list := c.Status()
 	if len(list) != 1 || list[0].State != Leaving || list[0].Reason != "memory differs" || h.Segments()[0].FD.Int() < 0 {
 		t.Errorf("retired: %+v", list)
 	}
@@ -86,7 +87,7 @@ func TestAmend(t *testing.T) {
 		}
 		h.Release()
 	}
-	before, _ := c.Status()
+	before := c.Status()
 	c.loads.Wait() // each tells of a change when it has ended
 	changes.Store(0)
 	amend := func(f manifest.File) manifest.File {

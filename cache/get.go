@@ -130,13 +130,10 @@ func (c *Cache) Recheck(ctx context.Context, key fingerprint.Key) {
 	}
 }
 
-// use counts a use of what is held.
+// use notes a use of what is held.
 func (c *Cache) use(h *Hold) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h.hit {
-		c.stats.Hits++
-	}
 	h.entry.used = c.now()
 }
 

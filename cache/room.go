@@ -25,6 +25,9 @@ type Ticket struct {
 // first. The error is a [*NoRoom] when that isn't enough; then nothing is evicted.
 func (t *Ticket) Reserve(bytes int64) error {
 	c := t.cache
+	if err := c.store.Room(descriptors); err != nil {
+		return fmt.Errorf("make room: %w", err)
+	}
 	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,9 +36,6 @@ func (t *Ticket) Reserve(bytes int64) error {
 	}
 	if over := c.held() - t.entry.bytes() + bytes - c.budget; c.budget > 0 && over > 0 && c.evictLRU(over) < over {
 		return &NoRoom{Want: bytes, Budget: c.budget, Held: c.status()}
-	}
-	if err := c.store.Room(descriptors); err != nil {
-		return fmt.Errorf("make room: %w", err)
 	}
 	t.entry.reserved, t.entry.lost = bytes, ""
 	return nil
@@ -232,10 +232,16 @@ func (e *BeingLoaded) Error() string {
 	return fmt.Sprintf("evict entry %.12s: it is being loaded", e.ID)
 }
 
+// Advice is what to do about it.
+func (e *BeingLoaded) Advice() string { return "evict it when it is loaded" }
+
 // NoEntry is the error for an entry that the cache doesn't hold.
 type NoEntry struct{ ID string }
 
 func (e *NoEntry) Error() string { return fmt.Sprintf("find entry: no key %q is held", e.ID) }
+
+// Advice is what to do about it.
+func (e *NoEntry) Advice() string { return "wcache status lists the keys" }
 
 // NoRoom is the error of a load that the budget has no room for.
 type NoRoom struct {
@@ -255,6 +261,11 @@ func (e *NoRoom) Error() string {
 		text += "; held are " + strings.Join(held, ", ")
 	}
 	return text
+}
+
+// Advice is what to do about it.
+func (e *NoRoom) Advice() string {
+	return "wcache evict frees what is held, budget in wcache.toml allows more"
 }
 
 func (s Status) holder() string {

@@ -44,7 +44,7 @@ func TestStale(t *testing.T) {
 	}
 	states := func() []string {
 		var out []string
-		list, _ := c.Status()
+		list := c.Status()
 		for _, s := range list {
 			out = append(out, fmt.Sprintf("%s %s %d", s.State, s.Reason, len(s.Engines)))
 		}
@@ -103,7 +103,7 @@ func TestChangedUnderTheLoad(t *testing.T) {
 	go ask()
 	<-l.begun
 	go ask()
-	testmain.Eventually(t, "the second request waits, too", func() bool { list, _ := c.Status(); return list[0].Waiting == 2 })
+	testmain.Eventually(t, "the second request waits, too", func() bool { list := c.Status(); return list[0].Waiting == 2 })
 	l.go_ <- nil
 	<-l.begun
 	l.go_ <- nil
@@ -145,7 +145,7 @@ func TestMovedBeforeRequest(t *testing.T) {
 	go ask()
 	<-l.begun
 	go ask()
-	testmain.Eventually(t, "the second request waits, too", func() bool { list, _ := c.Status(); return list[0].Waiting == 2 })
+	testmain.Eventually(t, "the second request waits, too", func() bool { list := c.Status(); return list[0].Waiting == 2 })
 	failure := &Moved{Err: errors.New("load file: it was written")}
 	l.go_ <- failure
 	if err := <-errs; !errors.Is(err, failure) {

@@ -46,11 +46,11 @@ type Status struct {
 	Files    []manifest.File // none while loading; they must not be changed
 }
 
-// Status lists all entries, oldest first, and what was counted.
-func (c *Cache) Status() ([]Status, Stats) {
+// Status lists all entries, oldest first.
+func (c *Cache) Status() []Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.status(), c.stats
+	return c.status()
 }
 
 // status lists all entries. Preconditions: mu is held.
@@ -91,15 +91,6 @@ func (e *Entry) status() Status {
 		}
 	}
 	return s
-}
-
-func (e *Entry) engineList() []Engine {
-	list := make([]Engine, 0, len(e.engines))
-	for _, x := range e.engines {
-		list = append(list, x)
-	}
-	slices.SortFunc(list, func(a, b Engine) int { return a.PID - b.PID })
-	return list
 }
 
 // Holds reports whether there is an entry of what is wanted, ready or being loaded.

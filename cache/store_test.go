@@ -132,7 +132,7 @@ func TestStoreTakesItLater(t *testing.T) {
 	c.keepAgain = time.Millisecond
 	l.go_ <- nil
 	get(t, c, key(t, "a")).Release()
-	notKept := func() string { list, _ := c.Status(); return list[0].NotKept }
+	notKept := func() string { list := c.Status(); return list[0].NotKept }
 	if got := notKept(); got != "the manager is away" {
 		t.Errorf("not kept because of %q", got)
 	}
@@ -180,7 +180,7 @@ func TestStoreTakesNothing(t *testing.T) {
 	l.go_ <- nil
 	h := get(t, c, key(t, "a"))
 	h.Release()
-	list, _ := c.Status()
+	list := c.Status()
 	if got := list[0].NotKept; got != errNotYet.Error() {
 		t.Errorf("not kept because of %q", got)
 	}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -93,7 +94,8 @@ func (c *churn) attachedEngines(s *service) {
 		}
 		c.tally.count(countAttached)
 		if !has(status, x) {
-			c.tally.fault(faultLost, "%s: the daemon %d doesn't know that engine %d has %.12s of %s", s.name, status.PID, x.pid, x.key, x.path)
+			c.tally.fault(faultLost, "%s: the daemon %d doesn't know that engine %d has %.12s of %s, which it was given %v ago; of this key it has %s",
+				s.name, status.PID, x.pid, x.key, x.path, time.Duration(clock()-x.since).Round(time.Millisecond), of(status, x.key))
 			c.promises.drop(x.pid)
 		}
 	}
@@ -103,6 +105,20 @@ func has(status *control.Status, x promise) bool {
 	return slices.ContainsFunc(status.Entries, func(e control.Entry) bool {
 		return e.Key == x.key && e.State == "ready" && slices.ContainsFunc(e.Engines, func(g control.Engine) bool { return g.PID == x.pid })
 	})
+}
+
+// of says what a status has of a key.
+func of(status *control.Status, key string) string {
+	var list []string
+	for _, e := range status.Entries {
+		if e.Key == key {
+			list = append(list, fmt.Sprintf("%s %s (%s) loaded %v ago for %d engines", e.State, e.Model, e.Reason, time.Since(e.Loaded).Round(time.Millisecond), len(e.Engines)))
+		}
+	}
+	if list == nil {
+		return "nothing"
+	}
+	return strings.Join(list, ", ")
 }
 
 // entries looks whether every entry that was there before a kill is there afterwards.

@@ -145,6 +145,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("read configuration: %s:%d: %s", e.File, e.Line, e.Text)
 }
 
+// Advice is what to do about it.
+func (e *Error) Advice() string { return "mend it in wcache.toml" }
+
 // Paths are the files that count for a user, in the order in which they are
 // read: the system's, then the user's own. Whoever has no home directory has none: a
 // relative path would be a file of whatever directory a process happens to be in.

@@ -4,9 +4,13 @@
 package daemon
 
 import (
+	"errors"
+	"log/slog"
+	"time"
+
 	"github.com/wcache/wcache/attached"
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/manifest"
 )
 
@@ -14,69 +18,102 @@ import (
 // which entry.
 const attachedName = "a-engines"
 
+// attachments are which engine was given which entry, in the cache and beyond a crash.
+// Safe for concurrent use.
+type attachments struct {
+	log   *slog.Logger
+	cache *cache.Cache
+	file  *attached.File // of which the store has a copy; replaced before the first request only
+	ends  *peer.Ends
+}
+
+// newAttachments makes an empty file. The caller closes what it is given.
+func newAttachments(log *slog.Logger, c *cache.Cache) (*attachments, error) {
+	file, err := attached.New()
+	if err != nil {
+		return nil, err
+	}
+	a := &attachments{log: log, cache: c, file: file}
+	a.ends = peer.NewEnds(func(pid int) {
+		a.detach(pid)
+		log.Debug("engine ended", "pid", pid)
+	})
+	return a, nil
+}
+
+func (a *attachments) close() error {
+	a.ends.Close()
+	return a.file.Close()
+}
+
+// engine is a process as the cache knows it.
+func engine(p peer.Process) cache.Engine {
+	start, _ := peer.StartTime(p.PID) // 0 if it has ended, which is noticed elsewhere
+	return cache.Engine{PID: p.PID, Name: p.Name(), Start: start, Since: time.Now()}
+}
+
 // attach counts an engine as one that may map what is held, before it is told anything:
 // from then on only the end of its process frees the entry, whatever becomes of this one.
-func (s *Server) attach(hold *cache.Hold, engine cache.Engine) error {
-	if err := s.attached.Add(attached.Row{Entry: hold.ID(), Process: attached.Process(engine)}); err != nil {
+func (a *attachments) attach(hold *cache.Hold, engine cache.Engine) error {
+	if err := a.file.Add(attached.Row{Entry: hold.ID(), Process: attached.Process(engine)}); err != nil {
 		return err
 	}
 	hold.Attach(engine)
-	if err := s.engines.watch(engine.PID); err != nil {
-		s.detach(engine.PID)
+	if err := a.ends.Watch(engine.PID); err != nil {
+		a.detach(engine.PID)
 		return err
 	}
 	return nil
 }
 
 // detach ends what a process is attached to.
-func (s *Server) detach(pid int) {
-	s.cache.Detach(pid)
-	if err := s.attached.Remove(func(r attached.Row) bool { return r.PID == pid }); err != nil {
-		s.log.Error("engine is not forgotten", "pid", pid, "err", err) // the next process sees that it has ended
-	}
-}
-
-// recoverAttached takes over the file of the process before, or has the store keep a
-// new one.
-func (s *Server) recoverAttached(shelf map[string]*fd.FD) {
-	if f := shelf[attachedName]; f != nil {
-		delete(shelf, attachedName)
-		old, err := attached.Open(f)
-		if err == nil {
-			_ = s.attached.Close() // it is empty
-			s.attached = old
-			return
-		}
-		s.drop(attachedName, f, err.Error())
-	}
-	if s.o.Store == nil {
-		return
-	}
-	err := s.o.Store.Room(1)
-	if err == nil {
-		err = s.o.Store.Put(attachedName, s.attached.FD())
-	}
-	if err != nil {
-		s.log.Error("engines are not remembered beyond a crash", "err", err)
+func (a *attachments) detach(pid int) {
+	a.cache.Detach(pid)
+	if err := a.file.Remove(func(r attached.Row) bool { return r.PID == pid }); err != nil {
+		a.log.Error("engine is not forgotten", "pid", pid, "err", err) // the next process sees that it has ended
 	}
 }
 
 // whoHas gives the engines of a recovered entry: those of the file, and those that the
 // manifest has of them, if they are the same processes still.
-func (s *Server) whoHas(e manifest.Entry) []manifest.Engine {
+func (a *attachments) whoHas(e manifest.Entry) []manifest.Engine {
 	list := e.Engines
-	for _, r := range s.attached.Rows() {
+	for _, r := range a.file.Rows() {
 		if r.Entry == e.ID {
 			list = append(list, manifest.Engine(r.Process))
 		}
 	}
-	return s.alive(list)
+	return alive(list)
 }
 
 // forgetEnded removes the rows of processes that have ended while no daemon was there.
-func (s *Server) forgetEnded() {
-	err := s.attached.Remove(func(r attached.Row) bool { return len(s.alive([]manifest.Engine{manifest.Engine(r.Process)})) == 0 })
+func (a *attachments) forgetEnded() {
+	err := a.file.Remove(func(r attached.Row) bool { return len(alive([]manifest.Engine{manifest.Engine(r.Process)})) == 0 })
 	if err != nil {
-		s.log.Error("engines are not forgotten", "err", err)
+		a.log.Error("engines are not forgotten", "err", err)
+	}
+}
+
+// alive gives those of recorded engines that are the same processes still.
+func alive(list []manifest.Engine) []manifest.Engine {
+	var out []manifest.Engine
+	for _, x := range list {
+		if start, err := peer.StartTime(x.PID); err == nil && start == x.Start {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// watch begins to wait for the end of an engine that is attached already.
+func (a *attachments) watch(x manifest.Engine) {
+	// A pid can have come to mean another process since alive looked, but not any more
+	// once it is watched.
+	err := a.ends.Watch(x.PID)
+	if err == nil && len(alive([]manifest.Engine{x})) == 0 {
+		err = errors.New("it is another process")
+	}
+	if err != nil {
+		a.detach(x.PID)
 	}
 }

@@ -35,7 +35,7 @@ func TestHeadersOverLimit(t *testing.T) {
 func TestHeadersAreGivenBack(t *testing.T) {
 	t.Parallel()
 	i := start(t, nil)
-	i.memory = weights.NewMemory(200_000) // enough for one and a half
+	i.finder.memory = weights.NewMemory(200_000) // enough for one and a half
 	for _, name := range []string{"llama-tp1r0", "llama-tp2r0", "llama-tp2r1", "llama_tied-tp1r0", "qwen2-tp1r0"} {
 		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, name))), "ok")
 	}

@@ -88,7 +88,7 @@ func (w *world) ask(e target, pinned bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	hold, miss, err := w.s.find(ctx, key, func(ctx context.Context) (resolve.Choice, error) {
-		return w.s.identify(ctx, key, e.began, func() (*resolve.Started, error) { return said, nil })
+		return w.s.finder.identify(ctx, key, e.began, func() (*resolve.Started, error) { return said, nil })
 	})
 	to := time.Now()
 	w.doing.Lock() // what is being done has to be noted whole

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/daemon/socket"
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/fd"
@@ -140,7 +141,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		Env:       func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
 	})
 	do(t, err)
-	l, lock, err := Listen(filepath.Join(w.dir, "s.sock"))
+	l, lock, err := socket.Listen(filepath.Join(w.dir, "s.sock"))
 	do(t, err)
 	ctx, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)

@@ -7,16 +7,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/resolve"
-	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -34,16 +30,15 @@ type compared struct {
 // against has a child compare what is held with what its directory holds now, whatever
 // the times of the files are. With digests, those of the files are computed, too. A
 // file that is written meanwhile is an error that changed tells. Progress may be nil.
-func (s *Server) against(ctx context.Context, h *cache.Hold, digests bool, progress func(loader.Progress)) (*compared, error) {
-	e, c := h.Record(), s.configuration()
-	limit := time.Duration(c.LoadTimeout)
+func (l *loads) against(ctx context.Context, h *cache.Hold, digests bool, progress func(loader.Progress)) (*compared, error) {
+	e, c := h.Record(), l.configuration()
 	whole := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
+	ctx, cancel := l.within(ctx)
 	defer cancel()
-	if err := s.usable(ctx); err != nil {
+	if err := l.usable(ctx); err != nil {
 		return nil, err
 	}
-	target, err := beside(ctx, s.checks, func(context.Context) (*resolve.Target, error) { return resolve.Plan(s.resolving(c), e.Key, e.Dir) })
+	target, err := beside(ctx, l.checks, func(context.Context) (*resolve.Target, error) { return resolve.Plan(l.finder.options(c), e.Key, e.Dir) })
 	if err != nil {
 		return nil, err
 	}
@@ -54,14 +49,14 @@ func (s *Server) against(ctx context.Context, h *cache.Hold, digests bool, progr
 	if err := roomForFiles(); err != nil {
 		return nil, err
 	}
-	defer s.hashing.pause()()
-	out := &compared{files: record(target.Dir.Record())}
-	job := s.job(c, e.Device, target.Plan)
+	defer l.hashing.pause()()
+	out := &compared{files: manifestFiles(target.Dir.Record())}
+	job := l.job(c, e.Device, target.Plan)
 	var places []int // in out.files
 	if digests {
 		job.Digests, places = wanted(e.Dir, out.files, nil)
 	}
-	out.difference, err = s.o.Verify(ctx, s.o.Loader, job, h.Segments(), func(p loader.Progress) {
+	out.difference, err = l.o.Verify(ctx, l.o.Loader, job, h.Segments(), func(p loader.Progress) {
 		if p.Digest != nil {
 			f := &out.files[places[p.Digest.File]]
 			f.SHA256, f.Hub = p.Digest.SHA256, p.Digest.Hub
@@ -71,7 +66,7 @@ func (s *Server) against(ctx context.Context, h *cache.Hold, digests bool, progr
 		}
 	})
 	if err != nil {
-		return nil, s.blame(whole, err, time.Now())
+		return nil, l.blame(whole, err, time.Now())
 	}
 	return out, nil
 }
@@ -87,25 +82,4 @@ func sameLayout(plan, held *tensor.Table) bool {
 	}
 	y, err := h.Encode()
 	return err == nil && bytes.Equal(x, y)
-}
-
-// wanted are the files of a directory whose digests are wanted: those that a load
-// hangs on and, of weights, that the plan reads; nil stands for a plan of all. Places
-// says where in files each of them is.
-func wanted(dir string, files []manifest.File, plan *layout.Plan) (list []layout.File, places []int) {
-	read := make(map[string]bool)
-	if plan != nil {
-		for _, f := range plan.Files {
-			read[f.Path] = true
-		}
-	}
-	for i, f := range files {
-		path := filepath.Join(dir, f.Name)
-		if !f.Used || f.Stamp == (stamp.Stamp{}) || plan != nil && strings.HasSuffix(f.Name, ".safetensors") && !read[path] {
-			continue
-		}
-		list = append(list, layout.File{Path: path, Stamp: f.Stamp})
-		places = append(places, i)
-	}
-	return list, places
 }

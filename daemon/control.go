@@ -15,6 +15,7 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/resolve"
@@ -28,11 +29,11 @@ const progressEvery = 100 * time.Millisecond
 const settleWait = 5 * time.Second
 
 // serveControl answers one request of a control client.
-func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v *visitor) {
+func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer.Process, v *visitor) {
 	answer := func(reply control.Reply) {
 		_ = conn.SetWriteDeadline(time.Now().Add(time.Duration(s.configuration().RequestTimeout)))
 		if err := control.Write(conn, reply); err != nil {
-			s.log.Debug("control reply not written", "pid", p.pid, "err", err)
+			s.log.Debug("control reply not written", "pid", p.PID, "err", err)
 		}
 	}
 	var request control.Request
@@ -41,7 +42,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 		return err
 	})
 	if err != nil {
-		s.log.Warn("control request refused", "pid", p.pid, "err", err)
+		s.log.Warn("control request refused", "pid", p.PID, "err", err)
 		answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})
 	}
 	if !came {
@@ -58,7 +59,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 	}
 	if !place.take() {
 		final.Error = &control.Error{Code: control.CodeFailed, Message: place.full().Error(), Hint: "ask again when some of them are answered"}
-		s.log.Warn("control request refused", "pid", p.pid, "err", final.Error)
+		s.log.Warn("control request refused", "pid", p.PID, "err", final.Error)
 		answer(final)
 		return
 	}
@@ -73,13 +74,13 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 	case request.Method == control.MethodMisses:
 		final.Misses = s.ledger.list()
 	case request.Method == control.MethodWarm && request.Warm != nil:
-		ctx, cancel := s.untilHangup(ctx, conn)
+		ctx, cancel := untilHangup(ctx, conn)
 		defer cancel()
 		final.Entry, err = s.warm(ctx, *request.Warm, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
 	case request.Method == control.MethodEvict && request.Evict != nil:
 		final.Evicted, err = s.evict(ctx, *request.Evict)
 	case request.Method == control.MethodVerify && request.Verify != nil:
-		ctx, cancel := s.untilHangup(ctx, conn)
+		ctx, cancel := untilHangup(ctx, conn)
 		defer cancel()
 		final.Verified, err = s.verify(ctx, *request.Verify, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
 	default:
@@ -88,9 +89,9 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer, v
 	switch {
 	case err != nil:
 		final.Error = s.controlError(err)
-		s.log.Warn(request.Method, "pid", p.pid, "err", err)
+		s.log.Warn(request.Method, "pid", p.PID, "err", err)
 	case !idly(request.Method):
-		s.log.Info(request.Method, "pid", p.pid)
+		s.log.Info(request.Method, "pid", p.PID)
 	}
 	answer(final)
 }
@@ -106,8 +107,7 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 		list := layout.Releases()
 		w.Release = list[len(list)-1]
 	}
-	limit := time.Duration(s.configuration().LoadTimeout)
-	limited, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
+	limited, cancel := s.within(ctx)
 	defer cancel()
 	var choice resolve.Choice
 	key, err := beside(limited, s.checks, func(ctx context.Context) (key fingerprint.Key, err error) {
@@ -118,7 +118,7 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 		if choice, err = resolve.Named(path); err != nil {
 			return key, err
 		}
-		dir, err := s.memory.Open(ctx, choice.Dir)
+		dir, err := s.finder.memory.Open(ctx, choice.Dir)
 		if err != nil {
 			return key, err
 		}
@@ -177,7 +177,7 @@ func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 		defer cancel()
 		s.cache.Settle(ctx)
 	}()
-	list, _ := s.cache.Status()
+	list := s.cache.Status()
 	list = slices.DeleteFunc(list, func(x cache.Status) bool {
 		return x.State == cache.Leaving || !strings.HasPrefix(x.Key.ID(), e.Key)
 	})

@@ -7,11 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -153,34 +151,3 @@ func (p *places) leave() { p.taken.Add(-1) }
 func (p *places) full() error {
 	return fmt.Errorf("there are %d %s already, as many as there is room for", p.max, p.what)
 }
-
-// await has read read a request, which has to come whole within its time. Came is false
-// where there is none; then the error is nil where nobody asked anything.
-func (s *Server) await(conn *net.UnixConn, v *visitor, read func() error) (came bool, err error) {
-	limit := time.Duration(s.configuration().RequestTimeout)
-	_ = conn.SetReadDeadline(time.Now().Add(limit)) // a connection that is closed shows at the read
-	over := make(chan struct{})
-	stop := context.AfterFunc(v.ctx, func() {
-		defer close(over)
-		wait := time.Duration(0)
-		if errors.Is(context.Cause(v.ctx), errCrowded) {
-			wait = lastChance
-		}
-		_ = conn.SetReadDeadline(time.Now().Add(wait))
-	})
-	err = read()
-	if !stop() {
-		<-over // it sets no deadline any more
-	}
-	v.leave()
-	if err != nil {
-		return false, unread(v.ctx, err, limit)
-	}
-	v.end(nil)
-	_ = conn.SetReadDeadline(time.Time{})
-	return true, nil
-}
-
-// lastChance is how long one that is sent away is read yet: where very many come at
-// once its request may be there, and nothing has had the time to read it.
-const lastChance = 100 * time.Millisecond

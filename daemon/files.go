@@ -103,15 +103,8 @@ func (w *fileWriter) problem() error {
 	return w.err
 }
 
-// changed is what the cache calls when entries or engines come or go.
-func (s *Server) changed() {
-	s.manifest.changed()
-	s.tellStatus()
-	s.hashing.wake()
-}
-
-// keepManifest makes the writer of the record of what is held.
-func (s *Server) keepManifest() *fileWriter {
+// manifestWriter makes the writer of the record of what is held.
+func (s *Server) manifestWriter() *fileWriter {
 	save := func() error {
 		return (&manifest.Manifest{Uncorrected: s.gpu.uncorrected(), Entries: s.cache.Records()}).Save(s.o.Manifest)
 	}
@@ -124,8 +117,8 @@ func (s *Server) keepManifest() *fileWriter {
 	})
 }
 
-// keepIndex makes the writer of what is known of model directories.
-func (s *Server) keepIndex() *fileWriter {
+// indexWriter makes the writer of what is known of model directories.
+func (s *Server) indexWriter() *fileWriter {
 	save := func() error {
 		if err := os.MkdirAll(filepath.Dir(s.o.IndexPath), 0o700); err != nil {
 			return err

@@ -112,7 +112,7 @@ func TestWritingHangs(t *testing.T) {
 		}
 		end()
 		log := new(testmain.Log)
-		s := &Server{log: slog.New(slog.NewTextHandler(log, nil))}
+		s := &Server{base: &base{log: slog.New(slog.NewTextHandler(log, nil))}}
 		before := time.Now()
 		s.endOf(&writing)
 		if took := time.Since(before); took != endLimit || !strings.Contains(log.String(), "state is not written at the end: the file system does not answer") {

@@ -16,23 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/daemon/peer"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/torch"
 )
 
 // form is how an entry is handed out to an engine.
-func (s *Server) form(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (protocol.Form, error) {
+func (r *replies) form(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer.Process) (protocol.Form, error) {
 	handles, err := legacy(hold.Segments())
 	switch {
 	case err != nil:
 		return nil, err
-	case handles != nil && s.o.AMD: // whose builds of vLLM are bound to a torch of their own
+	case handles != nil && r.o.AMD: // whose builds of vLLM are bound to a torch of their own
 		return torch.Legacy{Handles: handles}, nil
 	case handles != nil:
 		// Every torch takes a bare handle: one that isn't known is no reason to refuse.
-		header, _ := s.headerFor(ctx, request.Key.Str("vllm_version"), p)
+		header, _ := r.headerFor(ctx, request.Key.Str("vllm_version"), p)
 		return torch.Legacy{Handles: handles, Header: header}, nil
 	}
 	var numbers []int
@@ -41,33 +42,49 @@ func (s *Server) form(ctx context.Context, request *protocol.Request, hold *cach
 		numbers = append(numbers, seg.FD.Int())
 		readers = append(readers, descriptor(seg.FD.Int()))
 	}
-	if s.o.GPU {
-		header, err := s.headerFor(ctx, request.Key.Str("vllm_version"), p)
+	if r.o.GPU {
+		header, err := r.headerFor(ctx, request.Key.Str("vllm_version"), p)
 		if err != nil {
 			return nil, err
 		}
 		return torch.Expandable{PID: os.Getpid(), FDs: numbers, Header: header}, nil
 	}
-	if s.byValue() {
+	if r.byValue() {
 		return torch.ByValue{Segments: readers}, nil
 	}
 	return torch.Mapped{PID: os.Getpid(), FDs: numbers}, nil
 }
 
-// byValue reports whether replies hold the bytes of host memory themselves.
-func (s *Server) byValue() bool { return !s.o.GPU && s.configuration().Handles == config.HandlesValue }
+// legacy are the handles of segments that are kept, nil of those that are not.
+func legacy(list []device.Segment) ([][device.HandleBytes]byte, error) {
+	var handles [][device.HandleBytes]byte
+	for i, seg := range list {
+		handle, kept, err := seg.Handle()
+		if !kept {
+			return nil, nil
+		}
+		if err == nil {
+			err = seg.Gone()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hand out segment %d: %w", i, err)
+		}
+		handles = append(handles, handle)
+	}
+	return handles, nil
+}
 
 // headerFor chooses the form of a handle that the engine's torch reads: by the
 // release of vLLM, which pins one, else by the torch that the process has mapped,
 // else by the configuration.
-func (s *Server) headerFor(ctx context.Context, release string, p peer) (torch.Header, error) {
+func (r *replies) headerFor(ctx context.Context, release string, p peer.Process) (torch.Header, error) {
 	if h, known := torch.HeaderFor(release); known {
 		return h, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, fmt.Errorf("look for torch: its files can't be read within %v", checkLimit))
 	defer cancel()
-	version, err := beside(ctx, s.checks, func(context.Context) (string, error) { return torchOf(p.pid) })
-	if configured := s.configuration().Torch; err != nil && configured != "" {
+	version, err := beside(ctx, r.checks, func(context.Context) (string, error) { return torchOf(p.PID) })
+	if configured := r.configuration().Torch; err != nil && configured != "" {
 		version, err = configured, nil
 	}
 	if err != nil {

@@ -104,15 +104,15 @@ func TestAttachedFails(t *testing.T) {
 	if want := `msg="engines are not remembered beyond a crash" err="keep descriptors: 1 are needed"`; !strings.Contains(i.log.String(), want) {
 		t.Errorf("log without %s:\n%s", want, i.log.String())
 	}
-	do(t, i.attached.Add(attached.Row{Entry: strings.Repeat("0", 64), Process: attached.Process{PID: 1 << 22}}))
+	do(t, i.attachments.file.Add(attached.Row{Entry: strings.Repeat("0", 64), Process: attached.Process{PID: 1 << 22}}))
 	var p [2]int
 	do(t, unix.Pipe2(p[:], unix.O_CLOEXEC), unix.Close(p[1]))
 	pipe, err := fd.New(p[0])
 	do(t, err)
-	good := i.attached.FD().Int()
-	saved, err := i.attached.FD().Dup()
+	good := i.attachments.file.FD().Int()
+	saved, err := i.attachments.file.FD().Dup()
 	do(t, err, unix.Dup3(pipe.Int(), good, unix.O_CLOEXEC)) // which can't be written
-	i.forgetEnded()
+	i.attachments.forgetEnded()
 	do(t, unix.Dup3(saved.Int(), good, unix.O_CLOEXEC), saved.Close(), pipe.Close())
 	if want := `msg="engines are not forgotten"`; !strings.Contains(i.log.String(), want) {
 		t.Errorf("log without %s:\n%s", want, i.log.String())

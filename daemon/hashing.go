@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/loader"
@@ -17,10 +18,12 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// hashing says when files may be hashed at idle priority, and which are not worth
-// trying. Safe for concurrent use.
+// hashing computes the digests of files at idle priority, while nothing is loaded or
+// verified. Safe for concurrent use.
 type hashing struct {
-	more chan struct{} // a token when there may be something to do
+	*base
+	cache *cache.Cache
+	more  chan struct{} // a token when there may be something to do
 
 	mu      sync.Mutex
 	busy    int                     // loads and verifications that are under way
@@ -28,8 +31,8 @@ type hashing struct {
 	givenUp map[string]time.Time    // when an entry was loaded whose files can't be hashed, by its ID
 }
 
-func newHashing() *hashing {
-	return &hashing{more: make(chan struct{}, 1), givenUp: make(map[string]time.Time)}
+func newHashing(b *base) *hashing {
+	return &hashing{base: b, more: make(chan struct{}, 1), givenUp: make(map[string]time.Time)}
 }
 
 // errBusy is why a job ends before its time.
@@ -99,13 +102,13 @@ func (h *hashing) hopeless(e manifest.Entry) bool {
 	return ok && loaded.Equal(e.Loaded)
 }
 
-// keepHashing computes, until ctx is done, the sha256 of what is held and has none on
+// run computes, until ctx is done, the sha256 of what is held and has none on
 // record, while nothing is loaded.
-func (s *Server) keepHashing(ctx context.Context) {
+func (h *hashing) run(ctx context.Context) {
 	for {
 		select {
-		case <-s.hashing.more:
-			for s.hashNext(ctx) {
+		case <-h.more:
+			for h.next(ctx) {
 			}
 		case <-ctx.Done():
 			return
@@ -113,26 +116,26 @@ func (s *Server) keepHashing(ctx context.Context) {
 	}
 }
 
-// hashNext does so for one entry, and reports whether there may be another.
-func (s *Server) hashNext(ctx context.Context) bool {
-	if s.configuration().Verify == config.VerifyOff || len(s.o.Loader.Command) == 0 {
+// next does so for one entry, and reports whether there may be another.
+func (h *hashing) next(ctx context.Context) bool {
+	if h.configuration().Verify == config.VerifyOff || len(h.o.Loader.Command) == 0 {
 		return false
 	}
-	records := s.cache.Records()
-	s.shareDigests(records)
-	for _, e := range s.cache.Records() {
+	records := h.cache.Records()
+	h.shareDigests(records)
+	for _, e := range h.cache.Records() {
 		files := unhashed(e)
-		if len(files) == 0 || s.hashing.hopeless(e) {
+		if len(files) == 0 || h.hopeless(e) {
 			continue
 		}
-		job, end, ok := s.hashing.begin(ctx)
+		job, end, ok := h.begin(ctx)
 		if !ok {
 			return false
 		}
 		begin := time.Now()
-		err := loader.Hash(job, s.o.Loader, files, func(p loader.Progress) {
+		err := loader.Hash(job, h.o.Loader, files, func(p loader.Progress) {
 			if p.Digest != nil {
-				s.digested(files[p.Digest.File], *p.Digest)
+				h.digested(files[p.Digest.File], *p.Digest)
 			}
 		})
 		early := job.Err() != nil
@@ -141,10 +144,10 @@ func (s *Server) hashNext(ctx context.Context) bool {
 		case early:
 			return false
 		case err != nil:
-			s.hashing.giveUp(e)
-			s.log.Warn("files are not hashed", "model", e.Dir, "err", err)
+			h.giveUp(e)
+			h.log.Warn("files are not hashed", "model", e.Dir, "err", err)
 		default:
-			s.log.Debug("hashed", "model", e.Dir, "files", len(files), "seconds", time.Since(begin).Seconds())
+			h.log.Debug("hashed", "model", e.Dir, "files", len(files), "seconds", time.Since(begin).Seconds())
 		}
 		return true
 	}
@@ -164,7 +167,7 @@ func unhashed(e manifest.Entry) []layout.File {
 
 // shareDigests gives each entry what is known of the same files by another, such as
 // another rank of the model.
-func (s *Server) shareDigests(records []manifest.Entry) {
+func (h *hashing) shareDigests(records []manifest.Entry) {
 	known := make(map[stamp.Stamp]manifest.File)
 	for _, e := range records {
 		for _, f := range e.Files {
@@ -173,7 +176,7 @@ func (s *Server) shareDigests(records []manifest.Entry) {
 			}
 		}
 	}
-	s.cache.Amend(func(f manifest.File) manifest.File {
+	h.cache.Amend(func(f manifest.File) manifest.File {
 		if k, ok := known[f.Stamp]; ok && f.SHA256 == "" {
 			f.SHA256, f.Hub = k.SHA256, k.Hub
 		}
@@ -182,14 +185,14 @@ func (s *Server) shareDigests(records []manifest.Entry) {
 }
 
 // digested puts a file's digest on record, of every entry that hangs on the file.
-func (s *Server) digested(file layout.File, d loader.Digest) {
-	s.cache.Amend(func(f manifest.File) manifest.File {
+func (h *hashing) digested(file layout.File, d loader.Digest) {
+	h.cache.Amend(func(f manifest.File) manifest.File {
 		if f.Stamp == file.Stamp {
 			f.SHA256, f.Hub = d.SHA256, d.Hub
 		}
 		return f
 	})
 	if d.Hub != "" && d.Hub != d.SHA256 {
-		s.log.Error("file is damaged", "file", file.Path, "sha256", d.SHA256, "name", d.Hub)
+		h.log.Error("file is damaged", "file", file.Path, "sha256", d.SHA256, "name", d.Hub)
 	}
 }

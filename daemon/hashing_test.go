@@ -20,6 +20,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/internal/testmain"
+	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/stamp"
 )
@@ -120,10 +121,10 @@ func TestDamagedBlob(t *testing.T) {
 			roots(s)
 			s.Config.Verify = config.VerifyLoad
 		})
-		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama_tied-tp1r0"))), "mismatch: checkpoint; load model: "+text+" ("+fetchAgain+")")
+		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama_tied-tp1r0"))), "mismatch: checkpoint; load model: "+text+" ("+loader.FetchAgain+")")
 		_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodWarm, Warm: &control.Warm{Model: snapshot}}, nil)
 		var no *control.Error
-		if !errors.As(err, &no) || no.Message != "load model: "+text || no.Hint != fetchAgain {
+		if !errors.As(err, &no) || no.Message != "load model: "+text || no.Hint != loader.FetchAgain {
 			t.Errorf("warm: %v", err)
 		}
 		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "qwen2-tp1r0"))), "ok")
@@ -133,7 +134,7 @@ func TestDamagedBlob(t *testing.T) {
 		}
 		r, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodMisses}, nil)
 		do(t, err)
-		if m := r.Misses[len(r.Misses)-1]; m.Reason != control.MissRefused || m.Field != "checkpoint" || m.Hint != fetchAgain {
+		if m := r.Misses[len(r.Misses)-1]; m.Reason != control.MissRefused || m.Field != "checkpoint" || m.Hint != loader.FetchAgain {
 			t.Errorf("miss %+v", m)
 		}
 	})
@@ -142,7 +143,7 @@ func TestDamagedBlob(t *testing.T) {
 		e := warmed(t, i, control.Warm{Model: snapshot})
 		warmed(t, i, control.Warm{Model: sound})
 		warmed(t, i, control.Warm{Model: snapshot, TPSize: 2})
-		testmain.Eventually(t, "the status names it once", func() bool { return cmp.Equal([]string{text + " (" + fetchAgain + ")"}, i.status(t).Problems) })
+		testmain.Eventually(t, "the status names it once", func() bool { return cmp.Equal([]string{text + " (" + loader.FetchAgain + ")"}, i.status(t).Problems) })
 		testmain.Eventually(t, "its entries say so", func() bool {
 			var damaged []string
 			for _, e := range i.status(t).Entries {
@@ -153,7 +154,7 @@ func TestDamagedBlob(t *testing.T) {
 		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama_tied-tp1r0"))), "ok") // it is what the engine would load
 		got, err := verified(t.Context(), i, e.Key)
 		do(t, err)
-		if len(got) != 1 || got[0].State != control.StateDiffers || got[0].Message != text || got[0].Hint != fetchAgain || got[0].Dropped || got[0].Difference != nil ||
+		if len(got) != 1 || got[0].State != control.StateDiffers || got[0].Message != text || got[0].Hint != loader.FetchAgain || got[0].Dropped || got[0].Difference != nil ||
 			got[0].Files[1].State != control.StateDamaged || got[0].Files[1].Hub != wrong {
 			t.Errorf("verified: %+v", got)
 		}
@@ -185,7 +186,7 @@ func TestHashingGivesUp(t *testing.T) {
 
 // Nothing is hashed while something is loaded, and what was begun ends.
 func TestHashingPauses(t *testing.T) {
-	h := newHashing()
+	h := newHashing(nil)
 	job, end, ok := h.begin(t.Context())
 	if !ok {
 		t.Fatal("it doesn't begin")

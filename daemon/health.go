@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/loader"
 )
 
@@ -179,102 +178,4 @@ func (g *guard) after(ctx, life context.Context, moment time.Time) *loader.Healt
 		}
 	}
 	return nil
-}
-
-// gpuGone is the error of a load on a GPU that can't be used.
-type gpuGone struct{ health loader.Health }
-
-func (e *gpuGone) Error() string {
-	name := e.health.UUID
-	if e.health.Name != "" {
-		name = fmt.Sprintf("%s (%s)", name, e.health.Name)
-	}
-	return fmt.Sprintf("GPU %s is %s: nothing can be loaded, and what was held is gone", name, e.health.State)
-}
-
-// usable reports why nothing can be loaded on the GPU now. While it was well when
-// last seen, that is not looked into before a load but beside it.
-func (s *Server) usable(ctx context.Context) error {
-	last, _ := s.gpu.health()
-	if last == nil || !last.Gone() {
-		s.gpu.look(s.ctx, lookEvery)
-		return nil
-	}
-	s.gpu.wait(ctx, s.gpu.look(s.ctx, lookAgain))
-	if last, _ = s.gpu.health(); last.Gone() {
-		return &gpuGone{*last}
-	}
-	return nil
-}
-
-// blame gives the error of a load again, unless the GPU is to blame for it.
-func (s *Server) blame(ctx context.Context, err error, moment time.Time) error {
-	var failed *loader.Error
-	var slow *tooSlow
-	if errors.As(err, &failed) {
-		switch failed.Kind {
-		case loader.KindFailed, loader.KindDied, loader.KindNoDevice:
-		default:
-			return err
-		}
-	} else if !errors.As(err, &slow) {
-		return err
-	}
-	if h := s.gpu.after(ctx, s.ctx, moment); h != nil && h.Gone() {
-		return &gpuGone{*h}
-	}
-	return err
-}
-
-// learned acts on what a look at the GPU found. What was in its memory is gone for
-// engines too: they are told by the end of their watches.
-func (s *Server) learned(h *loader.Health, gone string, counted bool) {
-	if counted {
-		s.changed() // the manifest has it
-	}
-	s.mu.Lock()
-	before := s.gpuState
-	s.gpuState = h.State
-	s.mu.Unlock()
-	if h.State != before && (before != "" || h.State != loader.GPUOK) {
-		s.log.Warn("GPU is "+h.State, "gpu", h.UUID, "reason", h.Reason)
-	}
-	if gone == "" {
-		return
-	}
-	if n := s.cache.Drop(gone); n > 0 {
-		s.log.Error("all entries are dropped", "entries", n, "reason", gone)
-	}
-	s.mu.Lock()
-	s.unwatch()
-	s.watching, s.unwatch = context.WithCancel(context.Background())
-	s.mu.Unlock()
-}
-
-// gpuStatus is what the last look found, for a client; nil if there was none.
-func (s *Server) gpuStatus() *control.GPU {
-	h, at := s.gpu.health()
-	if h == nil {
-		return nil
-	}
-	out := &control.GPU{
-		Index: h.Index, UUID: h.UUID, Name: h.Name, Driver: h.Driver, State: h.State, Reason: h.Reason,
-		Total: h.Total, Used: h.Used, Free: h.Free, Unowned: h.Unowned(), Uncorrected: h.Uncorrected,
-		Processes: []control.GPUProcess{}, Checked: at.UTC(),
-	}
-	if out.UUID == "" {
-		out.UUID = s.o.UUID
-	}
-	for _, p := range h.Processes {
-		out.Processes = append(out.Processes, control.GPUProcess(p))
-	}
-	return out
-}
-
-// gpuProblem says what is wrong with the GPU, "" if nothing is known to be.
-func gpuProblem(g *control.GPU) string {
-	if g == nil || g.State == loader.GPUOK {
-		return ""
-	}
-	return fmt.Sprintf("GPU %s is %s: %s", g.UUID, g.State, g.Reason)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/weights"
 )
 
 // maxChoices is more than the keys that a GPU has room for. What is forgotten is
@@ -39,39 +40,53 @@ func (c *choices) put(key fingerprint.Key, choice resolve.Choice) {
 	c.byKey[key.ID()] = choice
 }
 
+// finder finds the one model directory that a request means. Safe for concurrent use.
+type finder struct {
+	*base
+	memory  *weights.Memory
+	choices choices
+}
+
 // identify finds the one directory that an engine's key means, by what the engine's
 // process says of itself, and where it says nothing by the key, the configuration and
 // the index. It looks at what can be told in a moment first: the answer of last time.
 //
 // said reads what the process says, nil for nothing; began is when it began.
-func (s *Server) identify(ctx context.Context, key fingerprint.Key, began time.Time, said func() (*resolve.Started, error)) (resolve.Choice, error) {
-	c := s.configuration()
-	limit := time.Duration(c.LoadTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
+func (f *finder) identify(ctx context.Context, key fingerprint.Key, began time.Time, said func() (*resolve.Started, error)) (resolve.Choice, error) {
+	ctx, cancel := f.within(ctx)
 	defer cancel()
-	return beside(ctx, s.checks, func(ctx context.Context) (resolve.Choice, error) {
-		o := s.resolving(c)
+	return beside(ctx, f.checks, func(ctx context.Context) (resolve.Choice, error) {
+		o := f.options(f.configuration())
 		o.Began = began
 		started, err := said()
 		if err != nil {
 			return resolve.Choice{}, err
 		}
 		if started == nil {
-			if choice, ok := s.choices.get(key); ok && choice.Still(o) {
+			if choice, ok := f.choices.get(key); ok && choice.Still(o) {
 				return choice, nil
 			}
 		}
 		choice, err := resolve.Choose(ctx, o, key, started)
 		if err == nil && started == nil {
-			s.choices.put(key, choice)
+			f.choices.put(key, choice)
 		}
 		return choice, err
 	})
 }
 
-func (s *Server) resolving(c config.Config) resolve.Options {
+// options are those of a search by a configuration.
+func (f *finder) options(c config.Config) resolve.Options {
 	return resolve.Options{
-		Index: s.o.Index, Roots: c.Roots, Env: s.o.Env, Pins: c.Pins, Strict: c.Identify == config.IdentifyStrict,
-		Assume: c.Assume, CUDA: s.o.GPU && !s.o.AMD, Memory: s.memory,
+		Index: f.o.Index, Roots: c.Roots, Env: f.o.Env, Pins: c.Pins, Strict: c.Identify == config.IdentifyStrict,
+		Assume: c.Assume, CUDA: f.o.GPU && !f.o.AMD, Memory: f.memory,
 	}
+}
+
+// pins are the pinned directories, links followed.
+func (f *finder) pins(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	list := f.configuration().Pins
+	return beside(ctx, f.checks, func(context.Context) ([]string, error) { return resolve.RealPins(list), nil })
 }

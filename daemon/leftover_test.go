@@ -4,8 +4,10 @@
 package daemon
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,4 +55,24 @@ func TestWrittenBeside(t *testing.T) {
 	if !before.ModTime().Equal(after.ModTime()) {
 		t.Error("something was written to TMPDIR")
 	}
+}
+
+// tree lists what is below a folder, a line with the mode each.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		st, err := e.Info()
+		if err == nil {
+			fmt.Fprintf(&b, "%s %v\n", strings.TrimPrefix(path, dir+"/"), st.Mode())
+		}
+		return nil // gone meanwhile
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }

@@ -134,7 +134,7 @@ func TestLoaderKilled(t *testing.T) {
 	testmain.Eventually(t, "both wait", func() bool { e := i.entry(t, k); return e != nil && e.Waiting == 2 })
 	do(t, unix.Kill(loader, unix.SIGKILL))
 	for _, c := range []<-chan string{one, two} {
-		if got, want := <-c, "error: load model: the loader ended early: signal: killed (the service's log may say more)"; got != want {
+		if got, want := <-c, "error: load model: the loader ended early: signal: killed (see the service's log, and on a GPU nvidia-smi)"; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
@@ -167,7 +167,7 @@ func TestNoLoader(t *testing.T) {
 	t.Parallel()
 	i := start(t, func(s *setup) { s.Loader.Command = []string{"/none/wcache", "load"} })
 	wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, "llama-tp1r0"))),
-		`error: load model: start "/none/wcache": fork/exec /none/wcache: no such file or directory (the service's log may say more)`)
+		`error: load model: start "/none/wcache": fork/exec /none/wcache: no such file or directory (see the service's log, and on a GPU nvidia-smi)`)
 }
 
 // Room that the budget hasn't got is made by what nobody uses, and refused with

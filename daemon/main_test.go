@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/fd"
@@ -50,13 +51,9 @@ func TestMain(m *testing.M) {
 			exit(belowMain())
 		case "hasty":
 			exit(hastyMain(os.Args[2]))
-		case "lock":
-			exit(lockMain(os.Args[2]))
 		case "serve": // as "vllm serve MODEL", which waits for the end of its input
 			_, err := io.Copy(io.Discard, os.Stdin)
 			exit(err)
-		case "listen":
-			exit(listenMain(os.Args[2]))
 		}
 	}
 	// The race detector would have each child sleep for a second at its end.
@@ -232,7 +229,7 @@ func aboveMain() error {
 
 // belowMain is the daemon in the container: it says what it finds of its parent.
 func belowMain() error {
-	what, _ := peer{pid: os.Getppid(), uid: os.Getuid(), gid: os.Getgid()}.barrier()
+	what, _ := peer.Process{PID: os.Getppid(), UID: os.Getuid(), GID: os.Getgid()}.Barrier()
 	fmt.Fprint(os.Stdout, what)
 	_, err := io.Copy(io.Discard, os.Stdin) // until it has been looked at
 	return err
@@ -256,31 +253,6 @@ func hastyMain(socket string) error {
 	}
 	_, err = conn.Write(b)
 	return err // the end of the process closes the connection
-}
-
-// lockMain holds a lock as vLLM's daemon does, until its input ends.
-func lockMain(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return err
-	}
-	fmt.Fprintln(os.Stdout, "locked")
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
-}
-
-// listenMain listens on a socket until its input ends, and takes no lock.
-func listenMain(path string) error {
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(os.Stdout, "listening")
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return errors.Join(err, l.Close())
 }
 
 // process is a child that is the test binary in another role.

@@ -7,14 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/wcache/wcache/attached"
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/fd"
@@ -27,9 +24,6 @@ type Kept struct {
 	Name string
 	FD   *fd.FD
 }
-
-// watchPrefix begins the names of engines' connections in the store.
-const watchPrefix = "w-"
 
 // Recover takes over what an earlier process held: the entries whose tables say by
 // their labels which descriptors they have, where all of these are there, and the
@@ -62,10 +56,10 @@ func (s *Server) Recover(kept []Kept) {
 	}
 	for name, f := range shelf {
 		if strings.HasPrefix(name, watchPrefix) {
-			s.recoverWatch(name, f)
+			s.watches.recover(name, f)
 			continue
 		}
-		s.drop(name, f, "no entry and no connection goes with it")
+		s.store.drop(name, f, "no entry and no connection goes with it")
 	}
 	if n > 0 {
 		if m.Uncorrected != nil { // without entries a count says nothing, and could be another GPU's
@@ -73,7 +67,7 @@ func (s *Server) Recover(kept []Kept) {
 		}
 		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
 	}
-	s.forgetEnded()
+	s.attachments.forgetEnded()
 	s.pin()
 	if len(kept) > 0 || len(entries) > 0 {
 		s.log.Info("recovered", "entries", n, "of", len(entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
@@ -143,12 +137,30 @@ func (s *Server) shelve(kept []Kept) map[string]*fd.FD {
 	shelf := make(map[string]*fd.FD)
 	for _, k := range kept {
 		if count[k.Name] > 1 {
-			s.drop(k.Name, k.FD, "another descriptor has this name")
+			s.store.drop(k.Name, k.FD, "another descriptor has this name")
 			continue
 		}
 		shelf[k.Name] = k.FD
 	}
 	return shelf
+}
+
+// recoverAttached takes over the file of the process before, or has the store keep a
+// new one.
+func (s *Server) recoverAttached(shelf map[string]*fd.FD) {
+	if f := shelf[attachedName]; f != nil {
+		delete(shelf, attachedName)
+		old, err := attached.Open(f)
+		if err == nil {
+			_ = s.attachments.file.Close() // it is empty
+			s.attachments.file = old
+			return
+		}
+		s.store.drop(attachedName, f, err.Error())
+	}
+	if err := s.store.put(attachedName, s.attachments.file.FD()); err != nil {
+		s.log.Error("engines are not remembered beyond a crash", "err", err)
+	}
 }
 
 // recoverEntry takes the descriptors of an entry off the shelf and has the cache
@@ -174,28 +186,20 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 	if err != nil {
 		for i, f := range append([]*fd.FD{c.TableFD}, fds(c.Segments)...) {
 			if f != nil {
-				s.drop(names(e)[i], f, "its entry is dropped")
+				s.store.drop(names(e)[i], f, "its entry is dropped")
 			}
 		}
 		return err
 	}
-	c.Record.Engines = s.whoHas(e)
+	c.Record.Engines = s.attachments.whoHas(e)
 	if err := s.cache.Adopt(c); err != nil {
 		for _, name := range names(e) {
-			s.forget(name)
+			s.store.forget(name)
 		}
 		return err
 	}
 	for _, x := range c.Record.Engines {
-		// A pid can have come to mean another process since alive looked, but not
-		// any more once it is watched.
-		err := s.engines.watch(x.PID)
-		if err == nil && len(s.alive([]manifest.Engine{x})) == 0 {
-			err = errors.New("it is another process")
-		}
-		if err != nil {
-			s.detach(x.PID)
-		}
+		s.attachments.watch(x)
 	}
 	return nil
 }
@@ -250,126 +254,6 @@ func sameFile(f *fd.FD, kept string) error {
 		err = fmt.Errorf("it is the file %q, and %q was kept", file, kept)
 	}
 	return err
-}
-
-// alive gives those of recorded engines that are the same processes still.
-func (s *Server) alive(list []manifest.Engine) []manifest.Engine {
-	var out []manifest.Engine
-	for _, x := range list {
-		if start, err := startTime(x.PID); err == nil && start == x.Start {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-// recoverWatch goes on with an engine's watch, unless the descriptor is no
-// connection of this user's.
-func (s *Server) recoverWatch(name string, f *fd.FD) {
-	conn, err := watched(f)
-	if err != nil {
-		s.drop(name, f, err.Error())
-		return
-	}
-	_ = f.Close() // conn has a descriptor of its own
-	if !s.crowd.watches.take() {
-		s.log.Warn("watch is dropped", "name", name, "reason", s.crowd.watches.full())
-		_ = conn.Close()
-		s.forget(name)
-		return
-	}
-	s.crowd.kept.add()
-	s.crowd.kept.arrived()
-	s.crowd.open.Add(1)
-	s.conns.Go(func() {
-		s.untilEnd(s.ctx, conn, name)
-		_ = conn.Close()
-		s.crowd.watches.leave()
-		s.crowd.open.Add(-1)
-	})
-}
-
-// watched makes a connection of a descriptor, which stays the caller's.
-func watched(f *fd.FD) (*net.UnixConn, error) {
-	dup, err := f.Dup()
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(dup.Disown()), "watch")
-	c, err := net.FileConn(file)
-	err = errors.Join(err, file.Close())
-	if err != nil {
-		return nil, fmt.Errorf("it is no connection: %w", err)
-	}
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, errors.Join(errors.New("it is no connection of an engine"), c.Close())
-	}
-	p, err := peerOf(conn)
-	if err == nil && p.uid != os.Getuid() {
-		err = fmt.Errorf("it is a connection of uid %d", p.uid)
-	}
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
-
-func (s *Server) drop(name string, f *fd.FD, reason string) {
-	s.log.Warn("descriptor is dropped", "name", name, "reason", reason)
-	s.forget(name)
-	_ = f.Close() // nothing was written to it
-}
-
-// forget takes a name out of the store.
-func (s *Server) forget(name string) {
-	if s.o.Store == nil {
-		return
-	}
-	if err := s.o.Store.Remove(name); err != nil {
-		s.log.Warn("descriptor stays in the store", "name", name, "err", err)
-	}
-}
-
-// keepWatch puts a connection into the store, under a name that no other has. It is in
-// the store unless the name is "".
-func (s *Server) keepWatch(conn *net.UnixConn, pid int) (name string, err error) {
-	if s.o.Store == nil {
-		return "", nil
-	}
-	share := &s.crowd.kept
-	need := share.add()
-	defer func() {
-		if share.arrived(); err != nil {
-			share.gone()
-			name = ""
-		}
-	}()
-	if err := s.o.Store.Room(need); err != nil {
-		return "", err
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return "", fmt.Errorf("keep connection: %w", err)
-	}
-	var f *fd.FD
-	var dupErr error
-	if err := raw.Control(func(n uintptr) {
-		var d int
-		if d, dupErr = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); dupErr == nil {
-			f, dupErr = fd.New(d)
-		}
-	}); err != nil || dupErr != nil {
-		return "", fmt.Errorf("keep connection: %w", errors.Join(err, dupErr))
-	}
-	name = fmt.Sprintf("%s%d-%x", watchPrefix, pid, time.Now().UnixNano())
-	return name, errors.Join(s.o.Store.Put(name, f), f.Close())
-}
-
-// forgetWatch takes a watch out of the store.
-func (s *Server) forgetWatch(name string) {
-	s.forget(name)
-	s.crowd.kept.gone()
 }
 
 func fds(list []device.Segment) []*fd.FD {

@@ -56,7 +56,7 @@ func (i *instance) elsewhere(t *testing.T) *instance {
 	o := i.o
 	o.Manifest, o.IndexPath = filepath.Join(dir, "manifest.toml"), filepath.Join(dir, "index.json")
 	return &instance{
-		Server: &Server{o: o}, dir: dir, config: i.config,
+		Server: &Server{base: &base{o: o}}, dir: dir, config: i.config,
 		target: filepath.Join(dir, "t.sock"), draft: filepath.Join(dir, "d.sock"), control: filepath.Join(dir, "t.control"),
 	}
 }

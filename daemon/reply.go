@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
@@ -26,43 +27,49 @@ const slowest = 100 << 20
 // an engine that reads gives that back at once.
 const maxReplies = 64 << 20
 
+// replies writes what engines are told. Safe for concurrent use.
+type replies struct {
+	*base
+	room *quota.Quota // bytes of replies to get_state that are being written
+}
+
 // answer replies and logs if that can't be done: the request ends here.
-func (s *Server) answer(conn *net.UnixConn, p peer, payload []byte) {
-	if err := s.reply(conn, payload); err != nil {
-		s.log.Warn("reply not written", "pid", p.pid, "err", err)
+func (r *replies) answer(conn *net.UnixConn, p peer.Process, payload []byte) {
+	if err := r.reply(conn, payload); err != nil {
+		r.log.Warn("reply not written", "pid", p.PID, "err", err)
 	}
 }
 
 // reply writes a reply within its time.
-func (s *Server) reply(conn *net.UnixConn, payload []byte) error {
-	return s.send(conn, protocol.Whole(payload), nil)
+func (r *replies) reply(conn *net.UnixConn, payload []byte) error {
+	return r.send(conn, protocol.Whole(payload), nil)
 }
 
 // send writes a reply within its time. Last is called before its last part is written.
-func (s *Server) send(conn *net.UnixConn, m protocol.Message, last func()) error {
-	limit := time.Duration(s.configuration().RequestTimeout) + time.Duration(m.Len()/slowest)*time.Second
+func (r *replies) send(conn *net.UnixConn, m protocol.Message, last func()) error {
+	limit := time.Duration(r.configuration().RequestTimeout) + time.Duration(m.Len()/slowest)*time.Second
 	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return fmt.Errorf("write reply: %w", err)
 	}
 	// The server's end waits for those that read, and for no others.
-	stop := context.AfterFunc(s.ctx, func() { _ = conn.SetWriteDeadline(time.Now().Add(min(limit, endLimit))) })
+	stop := context.AfterFunc(r.ctx, func() { _ = conn.SetWriteDeadline(time.Now().Add(min(limit, endLimit))) })
 	defer stop()
 	return protocol.WriteMessage(outlet{conn}, m, last)
 }
 
 // state is the reply that hands out an entry, which has to be held until its last part
 // is written. The caller gives its share back when the reply is written or given up.
-func (s *Server) state(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer) (protocol.Message, *quota.Share, error) {
-	form, err := s.form(ctx, request, hold, p)
+func (r *replies) state(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer.Process) (protocol.Message, *quota.Share, error) {
+	form, err := r.form(ctx, request, hold, p)
 	if err != nil {
 		return nil, nil, err
 	}
 	state := protocol.State{
-		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: s.o.UUID,
+		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: r.o.UUID,
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.configuration().RequestTimeout), errUnread)
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(r.configuration().RequestTimeout), errUnread)
 	defer cancel()
-	share, err := s.replies.Take(ctx, state.EncodedBytes())
+	share, err := r.room.Take(ctx, state.EncodedBytes())
 	if err != nil {
 		return nil, nil, fmt.Errorf("make reply: %w", err)
 	}

@@ -16,16 +16,13 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/wcache/wcache/attached"
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/daemon/socket"
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
-	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/index"
 )
@@ -48,7 +45,7 @@ const idleEvery = 500 * time.Millisecond
 type Listener struct {
 	*net.UnixListener
 	Role  Role
-	Claim *Claim // what is looked after of its files; nil: nothing. The caller closes it.
+	Claim *socket.Claim // what is looked after of its files; nil: nothing. The caller closes it.
 }
 
 // Options of a server.
@@ -90,56 +87,75 @@ type Options struct {
 	Status func(text string)
 }
 
-// Server answers engines and control clients.
+// Server answers engines and control clients. A request goes from accept.go over
+// engine.go or control.go to find.go, which asks the finder, the cache and, through it,
+// the loads.
+//
+// Locks: each part has one of its own and calls no other part while it holds it. There
+// is one exception, loads.choosing, under which the cache's is taken.
 type Server struct {
-	o        Options
-	log      *slog.Logger
-	cache    *cache.Cache
-	ledger   *ledger
-	engines  *engines
-	attached *attached.File // what of engines outlives this process
-	since    time.Time
-	ctx      context.Context // done when connections have to end
-	end      context.CancelFunc
-	conns    sync.WaitGroup
-	keepers  sync.WaitGroup
-	crowd    *crowd
-	manifest *fileWriter
-	index    *fileWriter
-	shown    chan struct{} // a token when the status line has to be told
-	replies  *quota.Quota  // bytes of replies that are being written
-	memory   *weights.Memory
+	*base
+	cache       *cache.Cache
+	ledger      *ledger
+	finder      *finder
+	loads       *loads
+	gpu         *guard
+	hashing     *hashing
+	replies     *replies
+	attachments *attachments
+	watches     *watches
+	store       *store
+	claims      claims
+	crowd       *crowd
+	manifest    *fileWriter
+	index       *fileWriter
+	since       time.Time
+	conns       sync.WaitGroup
+	keepers     sync.WaitGroup
+	shown       chan struct{} // a token when the status line has to be told
+	verifying   chan struct{} // a token while entries are verified
 
 	lost []manifest.Entry // what an earlier process held and this one doesn't; set before Serve
 
-	gpu      guard
-	choices  choices
-	compares calls
-	claims   claims
-	checks   chan struct{} // a token for each request that looks at files
-
-	hashing   *hashing
-	verifying chan struct{} // a token while entries are verified
-
-	choosing sync.Mutex // held while a load is held against the policy, taken before mu
-
-	mu        sync.Mutex
-	config    config.Config
-	configErr error     // why config isn't what the file says
-	declined  int64     // loads that were not begun, because that no is a lasting one
-	last      time.Time // of the last request's end
-	paths     []string
-	gpuState  string          // when last looked at
-	watching  context.Context // done when those that watch have to be told that weights are gone
-	unwatch   context.CancelFunc
+	mu       sync.Mutex
+	last     time.Time // of the last request's end
+	paths    []string
+	gpuState string // when last looked at
 }
 
 // New makes a server. Serve runs it, and closes what it has.
 func New(o Options) (*Server, error) {
-	engines, err := attached.New()
-	if err != nil {
+	b := newBase(o.withDefaults())
+	s := &Server{
+		base: b, ledger: newLedger(), hashing: newHashing(b), crowd: newCrowd(openFiles()), since: time.Now(), last: time.Now(),
+		shown: make(chan struct{}, 1), verifying: make(chan struct{}, 1),
+		finder: &finder{base: b, memory: weights.NewMemory(weights.OneDirectory)}, replies: &replies{base: b, room: quota.New(maxReplies)},
+		store: &store{log: b.log, kept: o.Store},
+	}
+	s.gpu = &guard{tell: s.learned, errors: -1}
+	if o.GPU && !o.AMD && o.DeviceErr == nil && len(o.Health.Command) > 0 {
+		s.gpu.ask = func(ctx context.Context) (*loader.Health, error) { return loader.Ask(ctx, o.Health, o.Device) }
+	}
+	s.manifest, s.index = s.manifestWriter(), s.indexWriter()
+	s.loads = &loads{
+		base: b, finder: s.finder, gpu: s.gpu, hashing: s.hashing, ledger: s.ledger, keepers: &s.keepers,
+		tell: s.tellStatus, indexed: s.index.changed,
+	}
+	s.cache = cache.New(cache.Options{
+		Load: s.loads.load, Budget: int64(b.config.Budget), Fresh: s.loads.fresh, Changed: s.changed, Ended: s.ledger.ended, Store: o.Store,
+	})
+	s.loads.cache, s.hashing.cache = s.cache, s.cache
+	var err error
+	if s.attachments, err = newAttachments(b.log, s.cache); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
 	}
+	s.watches = &watches{base: b, crowd: s.crowd, store: s.store, replies: s.replies, conns: &s.conns, lost: make(chan struct{})}
+	s.applyRoots()
+	return s, nil
+}
+
+// withDefaults fills in what is nil.
+func (o Options) withDefaults() Options {
 	if o.Env == nil {
 		o.Env = os.Getenv
 	}
@@ -158,38 +174,13 @@ func New(o Options) (*Server, error) {
 	if o.LogProblem == nil {
 		o.LogProblem = func() string { return "" }
 	}
-	s := &Server{o: o, log: o.Log, attached: engines, crowd: newCrowd(openFiles()), checks: make(chan struct{}, maxChecks), shown: make(chan struct{}, 1), replies: quota.New(maxReplies), memory: weights.NewMemory(weights.OneDirectory), hashing: newHashing(), verifying: make(chan struct{}, 1), ledger: newLedger(), since: time.Now(), last: time.Now()}
-	s.ctx, s.end = context.WithCancel(context.Background())
-	s.watching, s.unwatch = context.WithCancel(context.Background())
-	s.gpu = guard{tell: s.learned, errors: -1}
-	if o.GPU && !o.AMD && o.DeviceErr == nil && len(o.Health.Command) > 0 {
-		s.gpu.ask = func(ctx context.Context) (*loader.Health, error) { return loader.Ask(ctx, o.Health, o.Device) }
-	}
-	s.config, s.configErr = o.Configure()
-	if s.configErr != nil {
-		s.config = config.Default()
-		s.log.Error("configuration is not used", "err", s.configErr)
-	}
-	s.manifest, s.index = s.keepManifest(), s.keepIndex()
-	s.cache = cache.New(cache.Options{Load: s.load, Budget: int64(s.config.Budget), Fresh: s.fresh, Changed: s.changed, Store: o.Store})
-	s.engines = newEngines(func(pid int) {
-		s.detach(pid)
-		s.log.Debug("engine ended", "pid", pid)
-	})
-	s.applyRoots()
-	return s, nil
+	return o
 }
 
 // Reload reads the configuration again. A broken one changes nothing but what
 // status says.
 func (s *Server) Reload() error {
-	c, err := s.o.Configure()
-	s.mu.Lock()
-	s.configErr = err
-	if err == nil {
-		s.config = c
-	}
-	s.mu.Unlock()
+	c, err := s.reload()
 	if err != nil {
 		return err
 	}
@@ -203,41 +194,21 @@ func (s *Server) Reload() error {
 // pin tells the cache what the configuration pins, unless that can't be read: then
 // what was pinned stays so.
 func (s *Server) pin() {
-	s.mu.Lock()
-	pins, broken := s.config.Pins, s.configErr != nil
-	s.mu.Unlock()
-	if broken {
+	if s.configProblem() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, checkLimit)
-	defer cancel()
-	real, err := beside(ctx, s.checks, func(context.Context) ([]string, error) { return resolve.RealPins(pins), nil })
+	pins, err := s.finder.pins(s.ctx)
 	if err != nil {
 		s.log.Warn("pins are not looked up", "err", err)
 		return
 	}
-	s.setPinned(real)
-}
-
-// setPinned tells the cache which directories are pinned, links followed.
-func (s *Server) setPinned(dirs []string) {
-	pinned := make(map[string]bool)
-	for _, dir := range dirs {
-		pinned[dir] = true
-	}
-	s.cache.SetPinned(pinned)
+	setPinned(s.cache, pins)
 }
 
 func (s *Server) applyRoots() {
 	c := s.configuration()
 	roots := append(append([]string(nil), c.Roots...), c.Pins...)
 	s.o.Index.SetRoots(append(roots, weights.HubCaches(s.o.Env)...))
-}
-
-func (s *Server) configuration() config.Config {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.config
 }
 
 // Serve accepts until ctx is done, or until the server has been idle for as long
@@ -256,9 +227,9 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	var keeping, writing sync.WaitGroup
 	writing.Go(func() { s.manifest.run(s.ctx) })
 	writing.Go(func() { s.index.run(s.ctx) })
-	keeping.Go(func() { s.keepStatus(s.ctx) })
-	keeping.Go(func() { s.keepClaims(s.ctx, listeners) })
-	keeping.Go(func() { s.keepHashing(s.ctx) })
+	keeping.Go(func() { s.runStatus(s.ctx) })
+	keeping.Go(func() { s.runSockets(s.ctx, listeners) })
+	keeping.Go(func() { s.hashing.run(s.ctx) })
 	keeping.Go(func() { s.evictUnused(s.ctx) })
 	keeping.Go(func() { s.preload(s.ctx) })
 	var err error
@@ -278,113 +249,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	s.conns.Wait()
 	s.gpu.looks.Wait()
 	s.keepers.Wait()
-	s.engines.close()
-	err = errors.Join(err, s.attached.Close())
+	err = errors.Join(err, s.attachments.close())
 	s.endOf(&writing)
 	return err
-}
-
-// acceptAll accepts on all listeners until ctx is done, one of them fails, or the
-// server seems idle. When it returns nothing is being accepted any more: only
-// then can the caller tell whether a connection came in the last moment.
-func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
-	var accepting sync.WaitGroup
-	failed := make(chan error, len(listeners))
-	for _, l := range listeners {
-		if err := l.SetDeadline(time.Time{}); err != nil {
-			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
-		}
-	}
-	for _, l := range listeners {
-		accepting.Go(func() {
-			if err := s.accept(l); err != nil {
-				failed <- err
-			}
-		})
-	}
-	tick := time.NewTicker(idleEvery)
-	defer tick.Stop()
-	var err error
-	for end := false; !end; {
-		select {
-		case <-ctx.Done():
-			end = true
-		case err = <-failed:
-			end = true
-		case <-tick.C:
-			end = s.idle()
-		}
-	}
-	for _, l := range listeners {
-		err = errors.Join(err, l.SetDeadline(time.Now()))
-	}
-	accepting.Wait()
-	return err
-}
-
-// idle reports whether the time to end has come.
-func (s *Server) idle() bool {
-	s.mu.Lock()
-	after, last := time.Duration(s.config.IdleExit), s.last
-	s.mu.Unlock()
-	return s.o.Activated && after > 0 && s.crowd.open.Load() == 0 && time.Since(last) >= after && s.cache.Empty()
-}
-
-// accept serves what connects until the listener's deadline. It keeps no connection
-// waiting for another.
-func (s *Server) accept(l Listener) error {
-	lobby := &s.crowd.engines
-	if l.Role == Control {
-		lobby = &s.crowd.control
-	}
-	for {
-		conn, err := l.AcceptUnix()
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM),
-			errors.Is(err, unix.ECONNABORTED):
-			s.log.Error("cannot accept", "err", err)
-			lobby.sendAway()
-			time.Sleep(100 * time.Millisecond) // until others have closed theirs
-			continue
-		case err != nil:
-			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
-		}
-		s.crowd.open.Add(1)
-		visitor := lobby.enter(s.ctx)
-		s.conns.Go(func() {
-			s.serve(conn, l.Role, visitor)
-			visitor.leave()
-			visitor.end(nil)
-			if l.Role != Control { // asking keeps nothing awake
-				s.mu.Lock()
-				s.last = time.Now()
-				s.mu.Unlock()
-			}
-			s.crowd.open.Add(-1)
-		})
-	}
-}
-
-// serve has one connection from its first byte to its end.
-func (s *Server) serve(conn *net.UnixConn, role Role, v *visitor) {
-	defer func() { _ = conn.Close() }()
-	ctx := s.ctx
-	// When the server ends, a peer that says nothing isn't waited for.
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
-	defer stop()
-	p, err := peerOf(conn)
-	if err == nil && p.uid != os.Getuid() {
-		err = fmt.Errorf("check peer: process %d of uid %d is not this user's", p.pid, p.uid)
-	}
-	if err != nil {
-		s.log.Warn("connection refused", "role", role, "err", err)
-		return
-	}
-	if role == Control {
-		s.serveControl(ctx, conn, p, v)
-		return
-	}
-	s.serveEngine(ctx, conn, p, role, v)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon/socket"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
@@ -120,7 +121,7 @@ func (i *instance) listen(t *testing.T) {
 		path string
 		role Role
 	}{{i.target, Target}, {i.draft, Draft}, {i.control, Control}} {
-		u, claim, err := Listen(l.path)
+		u, claim, err := socket.Listen(l.path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -425,4 +426,13 @@ func receive(t testing.TB, c net.Conn) *protocol.Reply {
 		t.Fatal(err)
 	}
 	return r
+}
+
+func do(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/daemon/socket"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights/index"
@@ -32,7 +33,7 @@ func TestBrokenConfiguration(t *testing.T) {
 	broken := &config.Error{File: "/etc/wcache/wcache.toml", Line: 3, Text: `unknown key "root"`}
 	const text = `read configuration: /etc/wcache/wcache.toml:3: unknown key "root"`
 	const refused = "error: nothing is loaded with a broken configuration: " + text +
-		" (mend it, then have it read: systemctl --user reload wcache@host.service, or SIGHUP)"
+		" (mend it in wcache.toml; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)"
 	request := getState(t, key(t, "llama-tp1r0"))
 	t.Run("from the start", func(t *testing.T) {
 		i := start(t, func(s *setup) { s.ConfigErr = broken })
@@ -109,16 +110,16 @@ func TestManifestNotWritten(t *testing.T) {
 func TestIdleExit(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(private(t), "t.sock")
-	socket, lock, err := Listen(path)
+	made, lock, err := socket.Listen(path)
 	do(t, err)
-	defer func() { do(t, socket.Close(), lock.Close()) }()
+	defer func() { do(t, made.Close(), lock.Close()) }()
 
 	// The manager: it keeps the socket, and starts a service when one has ended and
 	// somebody waits.
 	ctx, cancel := context.WithCancel(t.Context())
 	var ends atomic.Int64
 	done := make(chan error, 1)
-	go func() { done <- manage(ctx, socket, &ends) }()
+	go func() { done <- manage(ctx, made, &ends) }()
 	for round := range 3 {
 		if got := <-later(t, path, recorded(t, "0.33.0-get_memory")); got != "ok" { // starts it
 			t.Fatal(got)

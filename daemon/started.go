@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/evidence"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/resolve"
@@ -17,8 +18,8 @@ import (
 // started is the model that an engine's process says it was started with, nil where it
 // says nothing. The engine waits for its answer at the other end of the connection: it
 // has not ended, and its number is no other's.
-func (s *Server) started(p peer, key fingerprint.Key) (*resolve.Started, error) {
-	e, err := evidence.Read(p.pid)
+func (f *finder) started(p peer.Process, key fingerprint.Key) (*resolve.Started, error) {
+	e, err := evidence.Read(p.PID)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, nil
 	}
@@ -40,7 +41,7 @@ func (s *Server) started(p peer, key fingerprint.Key) (*resolve.Started, error) 
 	case err != nil:
 		return nil, fmt.Errorf("find the engine's model: %w", err)
 	}
-	if dir := s.ownPath(place, key); dir != "" {
+	if dir := f.ownPath(place, key); dir != "" {
 		return &resolve.Started{Name: place.Name, Dir: dir, By: by}, nil
 	}
 	return nil, &resolve.Refusal{
@@ -53,11 +54,11 @@ func (s *Server) started(p peer, key fingerprint.Key) (*resolve.Started, error) 
 
 // ownPath is the path by which this process reaches what an engine sees in another mount
 // namespace: the same one, or that of a known directory that is the same; "" for none.
-func (s *Server) ownPath(place *evidence.Place, key fingerprint.Key) string {
+func (f *finder) ownPath(place *evidence.Place, key fingerprint.Key) string {
 	if place.Own != "" {
 		return place.Own
 	}
-	for _, d := range s.o.Index.Known(key.Str("checkpoint")) {
+	for _, d := range f.o.Index.Known(key.Str("checkpoint")) {
 		if d.Device == place.Device && d.Inode == place.Inode {
 			return d.Path
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/resolve"
 )
@@ -49,24 +50,24 @@ func TestStarted(t *testing.T) {
 	do(t, os.Symlink(b, link))
 	for name, want := range map[string]string{a: a, b: b, link: b} {
 		pid := serves(t, name)
-		said, err := i.started(peer{pid: pid}, k)
+		said, err := i.finder.started(peer.Process{PID: pid}, k)
 		if err != nil {
 			t.Fatal(err)
 		}
-		choice, err := resolve.Choose(t.Context(), i.resolving(i.configuration()), k, said)
+		choice, err := resolve.Choose(t.Context(), i.finder.options(i.configuration()), k, said)
 		if err != nil || choice.Dir != want || choice.Sure != resolve.ByEngine || said.By != fmt.Sprintf("vllm serve (pid %d)", pid) {
 			t.Errorf("an engine on %s means %s by %q of %s, %v", name, choice.Dir, choice.Sure, said.By, err)
 		}
 	}
-	if said, err := i.started(peer{pid: os.Getpid()}, k); said != nil || err != nil {
+	if said, err := i.finder.started(peer.Process{PID: os.Getpid()}, k); said != nil || err != nil {
 		t.Errorf("another program says %+v, %v", said, err)
 	}
-	if said, err := i.started(peer{}, k); said != nil || err != nil {
+	if said, err := i.finder.started(peer.Process{}, k); said != nil || err != nil {
 		t.Errorf("a process that can't be seen says %+v, %v", said, err)
 	}
 	gone := serves(t, b)
 	do(t, os.RemoveAll(b))
-	_, err := i.started(peer{pid: gone}, k)
+	_, err := i.finder.started(peer.Process{PID: gone}, k)
 	var no *resolve.Refusal
 	if want := fmt.Sprintf("vllm serve (pid %d) was started with %q, which is not there any more: ", gone, b); !errors.As(err, &no) || !strings.HasPrefix(no.Reason, want) {
 		t.Errorf("got %v, want %s…", err, want)
@@ -88,12 +89,12 @@ func TestStartedElsewhere(t *testing.T) {
 	bound := func(dir string) int {
 		return serves(t, place, "unshare", "-m", "bash", "-c", `mount --bind `+dir+` "$1" && exec -a vllm "$0" serve "$1"`)
 	}
-	said, err := i.started(peer{pid: bound(known)}, k)
+	said, err := i.finder.started(peer.Process{PID: bound(known)}, k)
 	if err != nil || said == nil || said.Dir != known {
 		t.Errorf("got %+v, %v; want %s, which it is on this side", said, err, known)
 	}
 	pid := bound(unknown)
-	_, err = i.started(peer{pid: pid}, k)
+	_, err = i.finder.started(peer.Process{PID: pid}, k)
 	wantRefusal := fmt.Sprintf("vllm serve (pid %d) was started with %s, which it sees as %s and which is not known here under any name", pid, place, place)
 	var no *resolve.Refusal
 	if !errors.As(err, &no) || no.Reason != wantRefusal {

@@ -20,35 +20,29 @@ import (
 
 // status is the instance as a client sees it, all but the client's version.
 func (s *Server) status() control.Status {
-	entries, stats := s.cache.Status()
-	roots := s.roots()
-	restart := s.restart()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	entries := s.cache.Status()
 	out := control.Status{
 		Schema: control.Schema, Instance: s.o.Instance, State: "serving", PID: os.Getpid(), Since: s.since.UTC(),
-		Version: control.Version{Daemon: s.o.Version}, Restart: restart, Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
-		Problems: []string{}, Entries: []control.Entry{},
-		Counts: control.Counts{Hits: stats.Hits, Loads: stats.Loads, Failed: stats.Failed - s.declined},
+		Version: control.Version{Daemon: s.o.Version}, Restart: s.restart(), Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
+		GPU: s.gpuStatus(), Roots: s.roots(), Problems: []string{}, Entries: []control.Entry{}, Counts: s.ledger.counted(),
 	}
-	s.ledger.fill(&out.Counts)
+	s.mu.Lock()
 	if len(s.paths) > 0 {
 		out.Socket = s.paths[0]
 	}
-	out.GPU = s.gpuStatus()
+	s.mu.Unlock()
 	if text := gpuProblem(out.GPU); text != "" {
 		out.Problems = append(out.Problems, text)
 	}
 	if text := s.o.LogProblem(); text != "" {
 		out.Problems = append(out.Problems, text)
 	}
-	for _, err := range append([]error{s.o.DeviceErr, s.configErr, s.manifest.problem()}, s.claims.problems()...) {
+	for _, err := range append([]error{s.o.DeviceErr, s.configProblem(), s.manifest.problem()}, s.claims.problems()...) {
 		if err != nil {
 			out.Problems = append(out.Problems, err.Error())
 		}
 	}
-	out.Roots = roots
-	out.Problems = append(out.Problems, rootProblems(roots)...)
+	out.Problems = append(out.Problems, rootProblems(out.Roots)...)
 	out.Problems = append(out.Problems, damagedFiles(entries)...)
 	for _, e := range entries {
 		out.Bytes += e.Bytes
@@ -137,7 +131,7 @@ func damagedFiles(entries []cache.Status) []string {
 				continue
 			}
 			damage := loader.Damaged{Path: filepath.Join(e.Model, f.Name), SHA256: f.SHA256, Hub: f.Hub}
-			if text := withHint(damage.Error(), fetchAgain); !slices.Contains(list, text) {
+			if text := withHint(damage.Error(), loader.FetchAgain); !slices.Contains(list, text) {
 				list = append(list, text)
 			}
 		}
@@ -154,8 +148,8 @@ func (s *Server) tellStatus() {
 	}
 }
 
-// keepStatus tells the status line after changes, until ctx is done.
-func (s *Server) keepStatus(ctx context.Context) {
+// runStatus tells the status line after changes, until ctx is done.
+func (s *Server) runStatus(ctx context.Context) {
 	for {
 		select {
 		case <-s.shown:
@@ -170,7 +164,7 @@ func (s *Server) keepStatus(ctx context.Context) {
 
 // statusLine says what the service does, for "systemctl status".
 func (s *Server) statusLine() string {
-	entries, _ := s.cache.Status()
+	entries := s.cache.Status()
 	var bytes int64
 	engines := 0
 	loading := ""
@@ -198,4 +192,32 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// gpuStatus is what the last look found, for a client; nil if there was none.
+func (s *Server) gpuStatus() *control.GPU {
+	h, at := s.gpu.health()
+	if h == nil {
+		return nil
+	}
+	out := &control.GPU{
+		Index: h.Index, UUID: h.UUID, Name: h.Name, Driver: h.Driver, State: h.State, Reason: h.Reason,
+		Total: h.Total, Used: h.Used, Free: h.Free, Unowned: h.Unowned(), Uncorrected: h.Uncorrected,
+		Processes: []control.GPUProcess{}, Checked: at.UTC(),
+	}
+	if out.UUID == "" {
+		out.UUID = s.o.UUID
+	}
+	for _, p := range h.Processes {
+		out.Processes = append(out.Processes, control.GPUProcess(p))
+	}
+	return out
+}
+
+// gpuProblem says what is wrong with the GPU, "" if nothing is known to be.
+func gpuProblem(g *control.GPU) string {
+	if g == nil || g.State == loader.GPUOK {
+		return ""
+	}
+	return fmt.Sprintf("GPU %s is %s: %s", g.UUID, g.State, g.Reason)
 }

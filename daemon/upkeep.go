@@ -42,13 +42,10 @@ func (s *Server) evictUnused(ctx context.Context) {
 // and where there are none as an engine without options asks for it. What can't be
 // loaded is in the log, and is tried again when an engine asks.
 func (s *Server) preload(ctx context.Context) {
-	c := s.configuration()
-	if !c.Preload {
+	if !s.configuration().Preload {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, checkLimit)
-	pins, err := beside(limited, s.checks, func(context.Context) ([]string, error) { return resolve.RealPins(c.Pins), nil })
-	cancel()
+	pins, err := s.finder.pins(ctx)
 	if err != nil {
 		s.log.Warn("pins are not looked up", "err", err)
 		return

@@ -186,7 +186,7 @@ func TestReplyMemory(t *testing.T) {
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(500 * time.Millisecond) })
 	request := getState(t, key(t, "llama-tp1r0"))
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
-	all, err := i.replies.Take(t.Context(), i.replies.Total())
+	all, err := i.replies.room.Take(t.Context(), i.replies.room.Total())
 	do(t, err)
 	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: other engines don't read theirs, which take all the memory that is for replies")
 	all.Give()

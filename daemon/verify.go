@@ -19,13 +19,8 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// What to do about a file that isn't what its name in a Hugging Face cache says: the
-// hub's library takes a blob that is there for a good one. And about one that isn't
-// what it was.
-const (
-	fetchAgain = "remove the blob that the file is a link to, and fetch the model again"
-	seeDisk    = "fetch the model again, and see that the disk is sound"
-)
+// seeDisk is what to do about a file that isn't what it was.
+const seeDisk = "fetch the model again, and see that the disk is sound"
 
 // loadsAgain is what to do about files that have changed: nothing.
 const loadsAgain = "the next request for it loads it again"
@@ -73,7 +68,7 @@ func (s *Server) verify(ctx context.Context, v control.Verify, progress func(con
 
 // targets are the entries that are to be verified, none twice.
 func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, error) {
-	all, _ := s.cache.Status()
+	all := s.cache.Status()
 	chosen := make(map[string]bool)
 	for _, name := range names {
 		fits, err := s.fits(ctx, all, name)
@@ -144,12 +139,12 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 	touched, err := s.sameFiles(ctx, e)
 	var now *compared
 	if err == nil {
-		now, err = s.against(ctx, h, true, progress)
+		now, err = s.loads.against(ctx, h, true, progress)
 	}
 	v.Seconds = time.Since(begin).Seconds()
 	if err != nil {
 		v.State, v.Message, v.Hint = control.StateFailed, err.Error(), s.hint(err)
-		if changed(err) {
+		if filesChanged(err) {
 			v.State, v.Hint = control.StateChanged, loadsAgain
 		}
 		return v
@@ -161,7 +156,7 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 	case v.State == control.StateEqual && touched != nil:
 		h.Renew(now.files) // from now on a request finds them unchanged
 	case v.State == control.StateEqual:
-		s.shareDigests([]manifest.Entry{{Files: now.files}})
+		s.hashing.shareDigests([]manifest.Entry{{Files: now.files}})
 	case v.Dropped:
 		h.Retire(v.Message)
 		s.log.Error("memory differs from its files", "key", v.Key[:12], "model", v.Model, "difference", v.Message)
@@ -190,7 +185,7 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 	}
 	v.State = control.StateEqual
 	var faults []string
-	hint := fetchAgain
+	hint := loader.FetchAgain
 	for _, f := range now.files {
 		if f.SHA256 == "" {
 			continue

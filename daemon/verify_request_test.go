@@ -70,7 +70,7 @@ func TestVerifyInterrupted(t *testing.T) {
 	do(t, unix.Kill(child, unix.SIGKILL))
 	r = <-done
 	do(t, r.err)
-	want.State, want.Message, want.Hint = control.StateFailed, "verify memory: the loader ended early: signal: killed", "the service's log may say more"
+	want.State, want.Message, want.Hint = control.StateFailed, "verify memory: the loader ended early: signal: killed", "see the service's log, and on a GPU nvidia-smi"
 	if diff := cmp.Diff([]control.Verified{want}, r.list, cmpopts.IgnoreFields(control.Verified{}, "Seconds", "Fingerprint"), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("a child that is killed (-want +got):\n%s", diff)
 	}

@@ -141,3 +141,29 @@ func (e *Error) Error() string {
 	}
 	return e.Doing + ": " + e.Message
 }
+
+// FetchAgain is what to do about a file of a Hugging Face cache that isn't what its name
+// says: the hub's library takes a blob that is there for a good one.
+const FetchAgain = "remove the blob that the file is a link to, and fetch the model again"
+
+// Advice is what to do about it.
+func (e *Error) Advice() string {
+	switch e.Kind {
+	case KindNoMemory:
+		return "wcache evict frees what is held; all other memory belongs to other programs"
+	case KindFileChanged:
+		return "wait until nothing writes to it"
+	case KindDamaged:
+		return FetchAgain
+	case KindNoDevice:
+		return "wcache doctor looks for what is missing"
+	case KindFileUnreadable:
+		return "see that the file is there and can be read"
+	}
+	return "see the service's log, and on a GPU nvidia-smi"
+}
+
+// Refusal is one of a damaged file, which every load would find again.
+func (e *Error) Refusal() (field, reason string, ok bool) {
+	return "checkpoint", e.Error(), e.Kind == KindDamaged
+}

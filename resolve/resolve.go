@@ -27,6 +27,12 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return fmt.Sprintf("resolve %s: %s", r.Field, r.Reason) }
 
+// Advice is the hint.
+func (r *Refusal) Advice() string { return r.Hint }
+
+// Refusal is the field and the reason.
+func (r *Refusal) Refusal() (field, reason string, ok bool) { return r.Field, r.Reason, true }
+
 // Uncertain is the error where it can't be told now which directory a key means,
 // and asking again may help: a root is still being searched, or a file is being
 // written.
@@ -36,6 +42,9 @@ type Uncertain struct {
 }
 
 func (u *Uncertain) Error() string { return "resolve checkpoint: " + u.Reason }
+
+// Advice is the hint.
+func (u *Uncertain) Advice() string { return u.Hint }
 
 // Options say where to look and what is allowed.
 type Options struct {

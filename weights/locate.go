@@ -37,6 +37,9 @@ func (e *NotFound) Error() string {
 	return text
 }
 
+// Advice is what to do about it.
+func (e *NotFound) Advice() string { return "download it, or name its directory" }
+
 // Ambiguous is the error for a model id that several caches have in different commits.
 type Ambiguous struct {
 	Name     string

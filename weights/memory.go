@@ -52,6 +52,9 @@ func (e *Busy) Error() string {
 	return fmt.Sprintf("read weights %q: its headers take up to %d bytes of memory, and those of other models that are being opened take all of the %d that are for them", e.Path, e.Want, e.Have)
 }
 
+// Advice is what to do about it.
+func (e *Busy) Advice() string { return "ask again when those are loaded" }
+
 // TooLarge is the cause of an [Unusable] for a directory that takes more than any
 // model's does.
 type TooLarge struct {

@@ -19,7 +19,7 @@ import (
 // smi and missing are what to do about a load that failed on a GPU, and about a
 // driver that can't be used.
 const (
-	smi     = " (nvidia-smi says how the GPU is, and the service's log may say more)"
+	smi     = " (see the service's log, and on a GPU nvidia-smi)"
 	missing = " (wcache doctor looks for what is missing)"
 )
 
@@ -78,7 +78,7 @@ func testTenantBefore(t *testing.T, dir string) {
 	r.nvml(fmt.Sprintf("gpu %s\ntotal 64\nused 64\nprocess %d 60\nprocess 1234567 1\n", r.uuid, pid))
 	r.serve("0")
 	r.refused(fmt.Sprintf("error: load model: allocate 210176 bytes: only 0 are free, and there was no more within 1.5s; "+
-		"64.0 MiB of 64.0 MiB are used: %s (pid %d) 60.0 MiB, a process (pid 1234567) 1.0 MiB, 3.0 MiB of no process (wcache evict frees what is held, all else is another program's)",
+		"64.0 MiB of 64.0 MiB are used: %s (pid %d) 60.0 MiB, a process (pid 1234567) 1.0 MiB, 3.0 MiB of no process (wcache evict frees what is held; all other memory belongs to other programs)",
 		strings.TrimSpace(string(comm)), pid))
 	end()
 	r.free()
@@ -131,7 +131,7 @@ func testTenantDuring(t *testing.T, dir string) {
 	r.free()
 	r.faults("FAKE_CUDA_FAIL=cuMemCreate:1:2")
 	r.refused("error: load model: allocate 2097152 bytes: the device has refused, though 17179869184 are free, and there was no more within 1.5s; " +
-		"60.0 MiB of 100.0 MiB are used: a process (pid 1234567) 60.0 MiB (wcache evict frees what is held, all else is another program's)")
+		"60.0 MiB of 100.0 MiB are used: a process (pid 1234567) 60.0 MiB (wcache evict frees what is held; all other memory belongs to other programs)")
 	r.free()
 	r.faults("")
 	r.gets("llama-tp1r0").end()

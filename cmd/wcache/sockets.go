@@ -11,6 +11,7 @@ import (
 	"github.com/wcache/wcache/activation"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/daemon"
+	"github.com/wcache/wcache/daemon/socket"
 )
 
 // Names of the descriptors that the socket units pass.
@@ -82,7 +83,7 @@ func (s *opened) all(o serveOptions) error {
 }
 
 func (s *opened) bind(path string, role daemon.Role) error {
-	l, claim, err := daemon.Listen(path)
+	l, claim, err := socket.Listen(path)
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func (s *opened) passed() error {
 		return order(a.Role) - order(b.Role)
 	})
 	for i, l := range s.listeners {
-		s.listeners[i].Claim = daemon.NewClaim(l.Addr().String())
+		s.listeners[i].Claim = socket.NewClaim(l.Addr().String())
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package daemon
+// Package peer is the process at the other end of a connection: who it is, whether it
+// could fetch a descriptor of this process, and when it ends.
+package peer
 
 import (
 	"bytes"
@@ -15,47 +17,46 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// peer is the process at the other end of a connection.
-type peer struct {
-	pid int // 0: of a pid namespace that this one can't see into
-	uid int
-	gid int
+// Process is a process that has connected. Its number may be another's once it has ended.
+type Process struct {
+	PID int // 0: of a pid namespace that this one can't see into
+	UID int
+	GID int
 }
 
-// peerOf asks the kernel who connected.
-func peerOf(conn *net.UnixConn) (peer, error) {
+// Of asks the kernel who connected.
+func Of(conn *net.UnixConn) (Process, error) {
 	cred, err := fd.Peer(conn)
 	if err != nil {
-		return peer{}, fmt.Errorf("check peer: %w", err)
+		return Process{}, fmt.Errorf("check peer: %w", err)
 	}
-	return peer{pid: int(cred.Pid), uid: int(cred.Uid), gid: int(cred.Gid)}, nil
+	return Process{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}, nil
 }
 
-// barrier says what is known to keep the process from taking descriptors of this
+// Barrier says what is known to keep the process from taking descriptors of this
 // one, and what to do about it; "" for nothing. In another pid namespace this
 // process's number means another process or none, and the rest is what ptrace(2)
 // demands of whoever looks into a process.
-func (p peer) barrier() (what, mend string) {
-	together, known := p.shares("pid")
-	if p.pid == 0 || known && !together {
+func (p Process) Barrier() (what, mend string) {
+	together, known := p.Shares("pid")
+	if p.PID == 0 || known && !together {
 		return "is in another pid namespace, where", "run the two in one, such as with --pid=host"
 	}
-	together, known = p.shares("user")
+	together, known = p.Shares("user")
 	if known && !together {
 		return "is in another user namespace, where", "run the two in one"
 	}
-	theirs, err := capabilities(p.pid)
+	theirs, err := capabilities(p.PID)
 	if err != nil || theirs>>unix.CAP_SYS_PTRACE&1 == 1 {
 		return "", ""
 	}
 	ours, err := capabilities(os.Getpid())
 	switch {
-	case p.gid != os.Getegid():
-		return fmt.Sprintf("is of group %d and this process of %d, so that", p.gid, os.Getegid()), "start both as the same group, without newgrp"
+	case p.GID != os.Getegid():
+		return fmt.Sprintf("is of group %d and this process of %d, so that", p.GID, os.Getegid()), "start both as the same group, without newgrp"
 	// The user who made the namespace of a container may do all in it from outside,
 	// and is one who can't be looked at from here.
 	case known && err == nil && ours&^theirs != 0:
@@ -64,10 +65,10 @@ func (p peer) barrier() (what, mend string) {
 	return "", ""
 }
 
-// shares reports whether the process is in this one's namespace of a kind. That isn't
+// Shares reports whether the process is in this one's namespace of a kind. That isn't
 // known of one that has ended or doesn't let itself be looked at.
-func (p peer) shares(kind string) (shared, known bool) {
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind))
+func (p Process) Shares(kind string) (shared, known bool) {
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.PID, kind))
 	if err != nil {
 		return false, false
 	}
@@ -90,24 +91,18 @@ func parseCapabilities(status string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 }
 
-// name is the process's own name, "" if it has ended.
-func (p peer) name() string {
-	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid))
+// Name is the process's own name, "" if it has ended.
+func (p Process) Name() string {
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID))
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(comm))
 }
 
-// engine is the process as the cache knows it.
-func (p peer) engine() cache.Engine {
-	start, _ := startTime(p.pid) // 0 if it has ended, which is noticed elsewhere
-	return cache.Engine{PID: p.pid, Name: p.name(), Start: start, Since: time.Now()}
-}
-
-// startTime is when a process started, field 22 of /proc/PID/stat, in clock ticks
+// StartTime is when a process started, field 22 of /proc/PID/stat, in clock ticks
 // since boot. The second field, the name in parentheses, may hold anything.
-func startTime(pid int) (uint64, error) {
+func StartTime(pid int) (uint64, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
@@ -119,10 +114,10 @@ func startTime(pid int) (uint64, error) {
 	return start, nil
 }
 
-// began is when the process started, by the clock, and at most a tick earlier; zero if
+// Began is when the process started, by the clock, and at most a tick earlier; zero if
 // that can't be told.
-func (p peer) began() time.Time {
-	ticks, err := startTime(p.pid)
+func (p Process) Began() time.Time {
+	ticks, err := StartTime(p.PID)
 	var up unix.Timespec
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}
@@ -137,4 +132,12 @@ func parseStart(stat []byte) (uint64, error) {
 		return 0, errors.New("no such field")
 	}
 	return strconv.ParseUint(rest[19], 10, 64)
+}
+
+// Describe is how a message names a process.
+func Describe(pid int) string {
+	if name := (Process{PID: pid}).Name(); name != "" {
+		return fmt.Sprintf("process %d (%s)", pid, name)
+	}
+	return fmt.Sprintf("process %d", pid)
 }

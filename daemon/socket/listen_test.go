@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package daemon
+package socket
 
 import (
 	"fmt"
@@ -66,7 +66,7 @@ func TestListenRefuses(t *testing.T) {
 		{"live socket of one who takes no lock", func(t *testing.T, dir string) string {
 			listenPlain(t, dir+"/s.sock")
 			return dir + "/s.sock"
-		}, fmt.Sprintf(`listen on "DIR/s.sock": process %d (daemon.test) serves it, without its lock: choose another path, or end it, which frees what it holds`, os.Getpid())},
+		}, fmt.Sprintf(`listen on "DIR/s.sock": process %d (socket.test) serves it, without its lock: choose another path, or end it, which frees what it holds`, os.Getpid())},
 		{"symlinked lock", func(t *testing.T, dir string) string {
 			do(t, os.WriteFile(dir+"/other", nil, 0o600), os.Symlink("other", dir+"/s.sock.lock"))
 			return dir + "/s.sock"
@@ -148,7 +148,7 @@ func TestListenTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = Listen(path)
-	want := fmt.Sprintf("lock socket %q: process %d (daemon.test) serves it already: choose another path, or end it, which frees what it holds", path, os.Getpid())
+	want := fmt.Sprintf("lock socket %q: process %d (socket.test) serves it already: choose another path, or end it, which frees what it holds", path, os.Getpid())
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -163,14 +163,13 @@ func TestListenTwice(t *testing.T) {
 func TestListenForeignLock(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(private(t), "s.sock")
-	p := startProcess(t, "lock", path+".lock")
-	p.line(t)
+	p := another(t, "lock", path+".lock")
 	_, _, err := Listen(path)
 	want := fmt.Sprintf("lock socket %q: process %d (exe) serves it already: choose another path, or end it, which frees what it holds", path, p.Process.Pid)
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	p.kill()
+	kill(p)
 	l, lock, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
@@ -195,15 +194,6 @@ func TestListenStale(t *testing.T) {
 	do(t, c.Close(), l.Close(), lock.Close())
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the socket is still there")
-	}
-}
-
-func do(t *testing.T, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package daemon
+package socket
 
 import (
 	"errors"
@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/wcache/wcache/internal/testmain"
 )
 
 // claimed is a socket with its claim, which end with the test.
@@ -96,7 +94,7 @@ func stale(t *testing.T, path string) {
 // What can't be mended is said, again and again, and nothing of others is touched. Once
 // it is well, all is as it was.
 func TestClaimSays(t *testing.T) {
-	self := fmt.Sprintf("process %d (daemon.test)", os.Getpid())
+	self := fmt.Sprintf("process %d (socket.test)", os.Getpid())
 	for _, tt := range []struct {
 		name  string
 		spoil func(t *testing.T, path string) (mend func())
@@ -187,15 +185,14 @@ func TestClaimOfAManager(t *testing.T) {
 func TestClaimOfAnotherLock(t *testing.T) {
 	path := filepath.Join(private(t), "s.sock")
 	listenPlain(t, path)
-	p := startProcess(t, "lock", path+".lock")
-	p.line(t)
+	p := another(t, "lock", path+".lock")
 	c := NewClaim(path)
 	defer func() { do(t, c.Close()) }()
 	want := fmt.Sprintf("lock socket %q: process %d (exe) serves it already: choose another path, or end it, which frees what it holds", path, p.Process.Pid)
 	if _, err := c.Check(); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	p.kill()
+	kill(p)
 	if _, err := c.Check(); err != nil {
 		t.Errorf("it has ended, and: %v", err)
 	}
@@ -220,15 +217,14 @@ func TestClaimEnds(t *testing.T) {
 // beside it, T3.
 func TestListenBesideAnOrphan(t *testing.T) {
 	path := filepath.Join(private(t), "s.sock")
-	p := startProcess(t, "listen", path)
-	p.line(t)
+	p := another(t, "listen", path)
 	do(t, os.Remove(path))
 	_, _, err := Listen(path)
 	want := fmt.Sprintf("listen on %q: process %d (exe) listens on it, and its file was removed: wait until it makes it again, or end it, which frees what it holds", path, p.Process.Pid)
 	if err == nil || err.Error() != want {
 		t.Fatalf("got  %v\nwant %s", err, want)
 	}
-	p.kill()
+	kill(p)
 	claimed(t, path)
 }
 
@@ -264,43 +260,5 @@ func TestClaimIsNotAged(t *testing.T) {
 	want := "claimed drwx------\nclaimed/s.sock Srw-------\nclaimed/s.sock.lock -rw-------\nleft drwx------\n"
 	if diff := cmp.Diff(want, tree(t, filepath.Join(root, "tmp"))); diff != "" {
 		t.Errorf("files -want +got:\n%s", diff)
-	}
-}
-
-// A daemon that lost its sockets serves on: T3. Status says what it can't mend.
-func TestServerKeepsItsSockets(t *testing.T) {
-	t.Parallel()
-	i := start(t, nil)
-	request := getState(t, key(t, "llama-tp1r0"))
-	wantAnswer(t, engineAsk(t, i.target, request), "ok")
-	for range 2 {
-		for _, path := range []string{i.target, i.draft, i.control} {
-			do(t, os.Remove(path), os.Remove(path+".lock"))
-		}
-		testmain.Eventually(t, "the sockets are there again", func() bool {
-			for _, path := range []string{i.target, i.draft, i.control} {
-				c, err := net.Dial("unix", path)
-				if err != nil {
-					return false
-				}
-				_ = c.Close()
-			}
-			return true
-		})
-		wantAnswer(t, engineAsk(t, i.target, request), "ok")
-		if s := i.status(t); len(s.Entries) != 1 || len(s.Problems) != 0 {
-			t.Errorf("status: %+v", s)
-		}
-	}
-	do(t, os.Chmod(filepath.Dir(i.target), 0o755))
-	want := fmt.Sprintf("keep socket %q: check directory %s: mode 0755 lets others in: chmod 700 it", i.target, filepath.Dir(i.target))
-	testmain.Eventually(t, "status says what is wrong", func() bool {
-		p := i.status(t).Problems
-		return len(p) == 3 && p[0] == want
-	})
-	do(t, os.Chmod(filepath.Dir(i.target), 0o700))
-	testmain.Eventually(t, "status is well", func() bool { return len(i.status(t).Problems) == 0 })
-	if n := strings.Count(i.log.String(), "socket was removed, and is made anew"); n != 6 {
-		t.Errorf("the log says it %d times", n)
 	}
 }

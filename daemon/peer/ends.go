@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package daemon
+package peer
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// engines waits for the end of processes that were given handles. A process maps
-// memory until it ends, whatever it says, so its end is what frees an entry.
-// Safe for concurrent use.
-type engines struct {
+// Ends waits for the end of processes that were given handles. A process maps memory
+// until it ends, whatever it says, so its end is what frees an entry. Safe for
+// concurrent use.
+type Ends struct {
 	gone func(pid int) // called once for each process, when it has ended
 	wait sync.WaitGroup
 
@@ -24,12 +24,14 @@ type engines struct {
 	fds    map[int]*os.File // pidfds by pid
 }
 
-func newEngines(gone func(pid int)) *engines {
-	return &engines{gone: gone, fds: make(map[int]*os.File)}
+// NewEnds has gone called once for each watched process, when it has ended. The caller
+// closes what it is given.
+func NewEnds(gone func(pid int)) *Ends {
+	return &Ends{gone: gone, fds: make(map[int]*os.File)}
 }
 
-// watch begins to wait for a process, unless that is done already.
-func (e *engines) watch(pid int) error {
+// Watch begins to wait for a process, unless that is done already.
+func (e *Ends) Watch(pid int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.fds[pid] != nil {
@@ -64,8 +66,8 @@ func (e *engines) watch(pid int) error {
 	return nil
 }
 
-// close ends all waiting without calling gone.
-func (e *engines) close() {
+// Close ends all waiting without calling gone.
+func (e *Ends) Close() {
 	e.mu.Lock()
 	e.closed = true
 	for _, f := range e.fds {

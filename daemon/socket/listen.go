@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package daemon
+// Package socket binds sockets on the paths where engines look, and keeps them: beside
+// vLLM's own lock, in a directory that no other user reaches, and made anew when their
+// files are removed.
+package socket
 
 import (
 	"context"
@@ -16,6 +19,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/daemon/peer"
 )
 
 // maxPath is the longest path of a Unix socket: sizeof(sun_path) less its NUL.
@@ -132,19 +137,11 @@ func holder(f *os.File) string {
 		for line := range strings.Lines(string(locks)) {
 			if part := strings.Fields(line); len(part) > 5 && part[1] == "FLOCK" && part[5] == file {
 				pid, _ := strconv.Atoi(part[4]) // the kernel writes digits
-				return nameProcess(pid)
+				return peer.Describe(pid)
 			}
 		}
 	}
 	return "another process"
-}
-
-// nameProcess is how a message names a process.
-func nameProcess(pid int) string {
-	if name := (peer{pid: pid}).name(); name != "" {
-		return fmt.Sprintf("process %d (%s)", pid, name)
-	}
-	return fmt.Sprintf("process %d", pid)
 }
 
 func bind(path string) (*net.UnixListener, error) {
@@ -193,9 +190,9 @@ func served(path string) (by string, ok bool) {
 		return "another process", errors.Is(err, unix.EAGAIN)
 	}
 	defer func() { _ = c.Close() }()
-	p, err := peerOf(c.(*net.UnixConn)) // what "unix" gives
+	p, err := peer.Of(c.(*net.UnixConn)) // what "unix" gives
 	if err != nil {
 		return "another process", true
 	}
-	return nameProcess(p.pid), true
+	return peer.Describe(p.PID), true
 }

@@ -5,81 +5,20 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/advice"
 	"github.com/wcache/wcache/resolve"
 )
-
-// maxRecorded is how many misses are remembered: those of all ranks of an engine
-// that was started a few times.
-const maxRecorded = 32
 
 // maxAlike is in how many fields a key of other weights of the same architecture
 // may differ to be worth showing beside the one that was asked for.
 const maxAlike = 2
-
-// ledger counts requests that were not answered from memory and remembers the
-// last of them, for "wcache explain". Safe for concurrent use.
-type ledger struct {
-	mu      sync.Mutex
-	misses  map[string]int64
-	recent  []control.Miss // the latest first
-	refused int64          // requests of engines that were answered with a no
-	bytes   int64          // of loads that ended well
-	seconds float64
-}
-
-func newLedger() *ledger {
-	l := &ledger{misses: make(map[string]int64)}
-	for _, reason := range control.Reasons() {
-		l.misses[reason] = 0
-	}
-	return l
-}
-
-func (l *ledger) count(reason string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.misses[reason]++
-}
-
-func (l *ledger) loaded(bytes int64, took time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.bytes += bytes
-	l.seconds += took.Seconds()
-}
-
-func (l *ledger) remember(m control.Miss) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if m.Reason == control.MissRefused || m.Reason == control.MissFailed {
-		l.refused++
-	}
-	l.recent = slices.Insert(l.recent, 0, m)
-	l.recent = l.recent[:min(len(l.recent), maxRecorded)]
-}
-
-func (l *ledger) list() []control.Miss {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.recent)
-}
-
-// fill adds what was counted here to what the cache counts.
-func (l *ledger) fill(c *control.Counts) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.Misses, c.Refused, c.LoadedBytes, c.LoadSeconds = maps.Clone(l.misses), l.refused, l.bytes, l.seconds
-}
 
 // find gets what a key names, in the directory that choose finds. What was not in
 // memory is counted by its reason and given as a miss, which is nil otherwise, also
@@ -92,6 +31,9 @@ func (s *Server) find(ctx context.Context, key fingerprint.Key, choose func(cont
 	if err == nil {
 		hold, out, err = s.cache.Get(ctx, cache.Want{Key: key, Dir: choice.Dir, By: string(choice.Sure)})
 		err = choice.Blame(err)
+	}
+	if err == nil && hold.Hit() {
+		s.ledger.hit()
 	}
 	if err == nil && out.Before == cache.Ready && out.Stale == "" {
 		return hold, nil, nil
@@ -135,18 +77,8 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 		return m
 	}
 	m.Reason, m.Message, m.Hint = control.MissFailed, err.Error(), s.hint(err)
-	if lasting(err) {
-		m.Reason = control.MissRefused
-	}
-	var no *resolve.Refusal
-	var differs *Mismatch
-	switch {
-	case errors.As(err, &no):
-		m.Field, m.Message = no.Field, no.Reason
-	case damaged(err):
-		m.Field = "checkpoint"
-	case errors.As(err, &differs) && len(differs.Fields) > 0:
-		m.Field, m.Message = differs.Fields[0], "another key of this directory is held, which differs in "+strings.Join(differs.Fields, ", ")
+	if field, reason, ok := advice.Refusal(err); ok {
+		m.Reason, m.Field, m.Message = control.MissRefused, field, reason
 	}
 	return m
 }
@@ -175,15 +107,15 @@ func otherOptions(key, held fingerprint.Key) bool {
 	})
 }
 
-// record remembers a miss of an engine, and its answer.
-func (s *Server) record(m *control.Miss, p peer, role Role) {
-	m.PID, m.Comm, m.Role = p.pid, p.name(), string(role)
+// remember notes a miss of an engine, and its answer.
+func (s *Server) remember(m *control.Miss, p peer.Process, role Role) {
+	m.PID, m.Comm, m.Role = p.PID, p.Name(), string(role)
 	s.ledger.remember(*m)
 }
 
-// recordRefusal remembers a no that was said before anything was looked up.
-func (s *Server) recordRefusal(key fingerprint.Key, p peer, role Role, err error) {
+// rememberRefusal remembers a no that was said before anything was looked up.
+func (s *Server) rememberRefusal(key fingerprint.Key, p peer.Process, role Role, err error) {
 	m := s.miss(key, time.Now(), err)
 	s.ledger.count(m.Reason)
-	s.record(m, p, role)
+	s.remember(m, p, role)
 }

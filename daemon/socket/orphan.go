@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package daemon
+package socket
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/wcache/wcache/daemon/peer"
 )
 
 // orphaned names another process that listens on a socket whose file was removed, its lock
@@ -29,8 +31,8 @@ func orphaned(path string) (by string, ok bool) {
 			continue
 		}
 		pid, _ := strconv.Atoi(strings.Split(link, "/")[2]) // as the pattern says
-		if together, known := (peer{pid: pid}).shares("mnt"); pid != os.Getpid() && together && known {
-			return nameProcess(pid), true
+		if together, known := (peer.Process{PID: pid}).Shares("mnt"); pid != os.Getpid() && together && known {
+			return peer.Describe(pid), true
 		}
 	}
 	return "", false

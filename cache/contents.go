@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package cache
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/manifest"
+	"github.com/wcache/wcache/tensor"
+)
+
+// Contents are what a load makes. The cache owns the descriptors from the moment
+// it is given them.
+type Contents struct {
+	Table    *tensor.Table
+	TableFD  *fd.FD
+	Segments []device.Segment
+	Record   manifest.Entry // all but the names of descriptors and the times, which the cache sets
+}
+
+// Close closes the descriptors.
+func (c *Contents) Close() error {
+	errs := []error{c.TableFD.Close()}
+	for _, s := range c.Segments {
+		errs = append(errs, s.FD.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// gone reports why there is no memory behind the contents any more.
+func (c *Contents) gone() error {
+	for _, s := range c.Segments {
+		if err := s.Gone(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keep puts the descriptors of contents into the store.
+func (c *Contents) keep(store Store) error {
+	for i, s := range c.Segments {
+		if err := store.Put(c.Record.Segments[i].Name, s.FD); err != nil {
+			return err
+		}
+	}
+	return store.Put(c.Record.Table, c.TableFD) // last: where there is a label, all is there
+}
+
+// label replaces the table's file by one with the record in front: what is in the
+// store says itself what it is.
+func label(contents *Contents) error {
+	table, err := contents.TableFD.ReadSealed(tensor.MaxEncoded)
+	if err != nil {
+		return fmt.Errorf("label table: %w", err)
+	}
+	b, err := manifest.EncodeLabel(contents.Record, table)
+	if err != nil {
+		return fmt.Errorf("label table: %w", err)
+	}
+	labelled, err := fd.Sealed("wcache-table", b)
+	if err != nil {
+		return fmt.Errorf("label table: %w", err)
+	}
+	_ = contents.TableFD.Close() // it was only read
+	contents.TableFD = labelled
+	return nil
+}
+
+// Store keeps descriptors, by name, beyond the end of this process. The cache never
+// uses a name twice. Its methods may take long and are called with no lock held.
+type Store interface {
+	// Room reports why n more descriptors would not be kept, nil if they would.
+	Room(n int) error
+	Put(name string, f *fd.FD) error
+	Remove(name string) error
+}
+
+// noStore keeps nothing, and has room for that.
+type noStore struct{}
+
+func (noStore) Room(int) error           { return nil }
+func (noStore) Put(string, *fd.FD) error { return nil }
+func (noStore) Remove(string) error      { return nil }

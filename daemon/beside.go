@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// checkLimit is how long the files of a model that is held may take to be looked at.
+// It is a few system calls; a file system that takes longer hangs.
+const checkLimit = 10 * time.Second
+
+// maxChecks is how many requests may look at files at once. Those that hang keep their
+// place until the file system answers.
+const maxChecks = 256
+
+// errChecks is the error where every place is taken.
+var errChecks = errors.New("check files: too many other requests wait for file systems that don't answer")
+
+// beside runs f, which looks at files, and leaves it to itself when ctx is done: a file
+// system that hangs must keep this request and no other.
+func beside[T any](ctx context.Context, places chan struct{}, f func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	select {
+	case places <- struct{}{}:
+	case <-ctx.Done():
+		return none, errors.Join(errChecks, context.Cause(ctx))
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f(ctx)
+		<-places
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+}
+
+// hangs is the error of files that could not be looked at in time.
+type hangs struct {
+	dir   string
+	limit time.Duration
+}
+
+func (e *hangs) Error() string {
+	return fmt.Sprintf("check files of %s: the file system has not answered within %v", e.dir, e.limit)
+}
+
+// Advice is what to do about it.
+func (e *hangs) Advice() string {
+	return "see why the file system does not answer; other models are served meanwhile"
+}
+
+// calls lets those who want the same done at one time wait for one who does it. Safe for
+// concurrent use.
+type calls struct {
+	mu      sync.Mutex
+	running map[string]*call
+}
+
+type call struct {
+	done chan struct{}
+	err  error
+}
+
+// do runs f, or waits for the one that runs for this name until ctx is done. The one who
+// runs it is not let go before: f uses what is the caller's.
+func (c *calls) do(ctx context.Context, name string, f func() error) error {
+	c.mu.Lock()
+	if running := c.running[name]; running != nil {
+		c.mu.Unlock()
+		select {
+		case <-running.done:
+			return running.err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if c.running == nil {
+		c.running = make(map[string]*call)
+	}
+	mine := &call{done: make(chan struct{})}
+	c.running[name] = mine
+	c.mu.Unlock()
+	mine.err = f()
+	c.mu.Lock()
+	delete(c.running, name)
+	c.mu.Unlock()
+	close(mine.done)
+	return mine.err
+}

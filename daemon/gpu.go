@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/wcache/wcache/loader"
+)
+
+// gpuGone is the error of a load on a GPU that can't be used.
+type gpuGone struct{ health loader.Health }
+
+func (e *gpuGone) Error() string {
+	name := e.health.UUID
+	if e.health.Name != "" {
+		name = fmt.Sprintf("%s (%s)", name, e.health.Name)
+	}
+	return fmt.Sprintf("GPU %s is %s: nothing can be loaded, and what was held is gone", name, e.health.State)
+}
+
+// Advice is what the driver says of it.
+func (e *gpuGone) Advice() string { return e.health.Reason }
+
+// usable reports why nothing can be loaded on the GPU now. While it was well when
+// last seen, that is not looked into before a load but beside it.
+func (l *loads) usable(ctx context.Context) error {
+	last, _ := l.gpu.health()
+	if last == nil || !last.Gone() {
+		l.gpu.look(l.ctx, lookEvery)
+		return nil
+	}
+	l.gpu.wait(ctx, l.gpu.look(l.ctx, lookAgain))
+	if last, _ = l.gpu.health(); last.Gone() {
+		return &gpuGone{*last}
+	}
+	return nil
+}
+
+// blame gives the error of a load again, unless the GPU is to blame for it.
+func (l *loads) blame(ctx context.Context, err error, moment time.Time) error {
+	var failed *loader.Error
+	var slow *tooSlow
+	if errors.As(err, &failed) {
+		switch failed.Kind {
+		case loader.KindFailed, loader.KindDied, loader.KindNoDevice:
+		default:
+			return err
+		}
+	} else if !errors.As(err, &slow) {
+		return err
+	}
+	if h := l.gpu.after(ctx, l.ctx, moment); h != nil && h.Gone() {
+		return &gpuGone{*h}
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/daemon/socket"
+)
+
+// claimsEvery is how often the files of the sockets are looked at: a few system calls
+// for each. A directory is not watched, since a watch ends with what it watches.
+const claimsEvery = 2 * time.Second
+
+// claimsEnd is how long the end of a daemon waits for a look that is under way.
+const claimsEnd = time.Second
+
+// runSockets looks now and then whether the files of the sockets are there still, and
+// serves on those that had to be made anew, until ctx is done. It runs beside the
+// requests: a file system may hang.
+func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
+	anew := make([]*net.UnixListener, len(listeners))
+	var accepting sync.WaitGroup
+	defer accepting.Wait()
+	defer func() {
+		for _, l := range anew {
+			if l != nil {
+				_ = l.Close() // ends what accepts on it
+			}
+		}
+	}()
+	tick := time.NewTicker(claimsEvery)
+	defer tick.Stop()
+	for {
+		for i, l := range listeners {
+			if l.Claim == nil {
+				continue
+			}
+			made, err, done := checkClaim(ctx, l.Claim)
+			if !done {
+				return
+			}
+			if s.claims.note(i, s.mendable(err)) {
+				s.log.Warn("engines may not reach this daemon", "err", err)
+			}
+			if made == nil {
+				continue
+			}
+			s.log.Warn("socket was removed, and is made anew", "path", made.Addr())
+			if anew[i] != nil {
+				_ = anew[i].Close() // nobody reaches it any more
+			}
+			anew[i] = made
+			accepting.Go(func() {
+				if err := s.accept(Listener{UnixListener: made, Role: l.Role}); err != nil && !errors.Is(err, net.ErrClosed) {
+					s.log.Error("socket is not served any more", "err", err)
+				}
+			})
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// checkClaim checks one, and leaves it to itself when ctx is done: a file system that hangs
+// keeps a daemon from ending no more than from serving.
+func checkClaim(ctx context.Context, c *socket.Claim) (made *net.UnixListener, err error, done bool) {
+	type result struct {
+		made *net.UnixListener
+		err  error
+	}
+	checked := make(chan result, 1)
+	go func() {
+		made, err := c.Check()
+		checked <- result{made, err}
+	}()
+	select {
+	case r := <-checked:
+		return r.made, r.err, true
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-checked:
+		if r.made != nil {
+			_ = r.made.Close() // nobody is served any more
+		}
+	case <-time.After(claimsEnd):
+	}
+	return nil, nil, false
+}
+
+// mendable adds to an error what mends it.
+func (b *base) mendable(err error) error {
+	var gone *socket.Unreachable
+	switch {
+	case !errors.As(err, &gone):
+		return err
+	case b.restart() == control.RestartUnmanaged:
+		return fmt.Errorf("%w: what listens for this daemon has to make it anew", err)
+	case b.restart() == control.RestartFrees:
+		return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and frees what is held", err, b.o.Instance)
+	}
+	return fmt.Errorf("%w: systemctl --user restart wcache@%s.socket makes it anew, and keeps what is held", err, b.o.Instance)
+}

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"log/slog"
+
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/internal/fd"
+)
+
+// store keeps descriptors for the process after this one, if there is a place for them.
+// Safe for concurrent use.
+type store struct {
+	log  *slog.Logger
+	kept cache.Store // nil: there is none
+}
+
+// put keeps a descriptor, which stays the caller's.
+func (s *store) put(name string, f *fd.FD) error {
+	if s.kept == nil {
+		return nil
+	}
+	if err := s.kept.Room(1); err != nil {
+		return err
+	}
+	return s.kept.Put(name, f)
+}
+
+// drop closes a descriptor that nothing is recovered of, and takes it out of the store.
+func (s *store) drop(name string, f *fd.FD, reason string) {
+	s.log.Warn("descriptor is dropped", "name", name, "reason", reason)
+	s.forget(name)
+	_ = f.Close() // nothing was written to it
+}
+
+// forget takes a name out of the store.
+func (s *store) forget(name string) {
+	if s.kept == nil {
+		return
+	}
+	if err := s.kept.Remove(name); err != nil {
+		s.log.Warn("descriptor stays in the store", "name", name, "err", err)
+	}
+}

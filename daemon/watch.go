@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: The wcache authors
+// SPDX-License-Identifier: MIT
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/daemon/peer"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/protocol"
+)
+
+// watchPrefix begins the names of engines' connections in the store.
+const watchPrefix = "w-"
+
+// watches are the connections by which engines learn that their weights are gone. Safe
+// for concurrent use.
+type watches struct {
+	*base
+	crowd   *crowd
+	store   *store
+	replies *replies
+	conns   *sync.WaitGroup
+
+	mu   sync.Mutex
+	lost chan struct{} // closed when those that watch have to be told that weights are gone
+}
+
+// serve keeps a connection until the engine or the server ends. The engine only
+// reads, and takes the end of the connection for the end of the weights' keeper.
+func (w *watches) serve(ctx context.Context, conn *net.UnixConn, p peer.Process) {
+	if !w.crowd.watches.take() {
+		err := w.crowd.watches.full() // an engine goes on without one
+		w.log.Warn("watch refused", "pid", p.PID, "err", err)
+		w.replies.answer(conn, p, protocol.Error(err.Error()))
+		return
+	}
+	defer w.crowd.watches.leave()
+	kept := make(chan string, 1)
+	go func() {
+		name, err := w.keep(conn, p.PID)
+		if err != nil {
+			w.log.Warn("watch would not outlive the daemon", "pid", p.PID, "err", err)
+		}
+		kept <- name
+	}()
+	// What is answered is to outlive this process, and thousands that watch at once keep
+	// the service manager busy.
+	name, waited := "", true
+	timer := time.NewTimer(watchWait)
+	defer timer.Stop()
+	select {
+	case name = <-kept:
+		waited = false
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	err := w.replies.reply(conn, protocol.OK())
+	if waited {
+		name = <-kept
+	}
+	if err != nil {
+		w.log.Warn("watch not answered", "pid", p.PID, "err", err)
+		if name != "" {
+			w.forget(name)
+		}
+		return
+	}
+	w.log.Info("watch", "pid", p.PID)
+	w.untilEnd(ctx, conn, name)
+}
+
+// endAll tells all engines that watch that their weights are gone.
+func (w *watches) endAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.lost)
+	w.lost = make(chan struct{})
+}
+
+// watchWait is how long a watch is not answered while the service manager takes its
+// time. It is shorter than engines wait, which is 5 seconds.
+const watchWait = 2 * time.Second
+
+// untilEnd waits for the end of the engine, of the weights, or of the server. Only
+// with that of the server does the connection stay in the store.
+func (w *watches) untilEnd(ctx context.Context, conn *net.UnixConn, name string) {
+	hangup, cancel := untilHangup(ctx, conn)
+	w.mu.Lock()
+	lost := w.lost
+	w.mu.Unlock()
+	select {
+	case <-hangup.Done():
+	case <-lost:
+		_ = conn.CloseWrite() // which ends it at once, for all who have it
+	}
+	cancel()
+	if ctx.Err() == nil && name != "" {
+		w.forget(name)
+	}
+}
+
+// recover goes on with an engine's watch, unless the descriptor is no
+// connection of this user's.
+func (w *watches) recover(name string, f *fd.FD) {
+	conn, err := watched(f)
+	if err != nil {
+		w.store.drop(name, f, err.Error())
+		return
+	}
+	_ = f.Close() // conn has a descriptor of its own
+	if !w.crowd.watches.take() {
+		w.log.Warn("watch is dropped", "name", name, "reason", w.crowd.watches.full())
+		_ = conn.Close()
+		w.store.forget(name)
+		return
+	}
+	w.crowd.kept.add()
+	w.crowd.kept.arrived()
+	w.crowd.open.Add(1)
+	w.conns.Go(func() {
+		w.untilEnd(w.ctx, conn, name)
+		_ = conn.Close()
+		w.crowd.watches.leave()
+		w.crowd.open.Add(-1)
+	})
+}
+
+// watched makes a connection of a descriptor, which stays the caller's.
+func watched(f *fd.FD) (*net.UnixConn, error) {
+	dup, err := f.Dup()
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(dup.Disown()), "watch")
+	c, err := net.FileConn(file)
+	err = errors.Join(err, file.Close())
+	if err != nil {
+		return nil, fmt.Errorf("it is no connection: %w", err)
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("it is no connection of an engine"), c.Close())
+	}
+	p, err := peer.Of(conn)
+	if err == nil && p.UID != os.Getuid() {
+		err = fmt.Errorf("it is a connection of uid %d", p.UID)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// keep puts a connection into the store, under a name that no other has. It is in
+// the store unless the name is "".
+func (w *watches) keep(conn *net.UnixConn, pid int) (name string, err error) {
+	if w.store.kept == nil {
+		return "", nil
+	}
+	share := &w.crowd.kept
+	need := share.add()
+	defer func() {
+		if share.arrived(); err != nil {
+			share.gone()
+			name = ""
+		}
+	}()
+	if err := w.store.kept.Room(need); err != nil {
+		return "", err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return "", fmt.Errorf("keep connection: %w", err)
+	}
+	var f *fd.FD
+	var dupErr error
+	if err := raw.Control(func(n uintptr) {
+		var d int
+		if d, dupErr = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); dupErr == nil {
+			f, dupErr = fd.New(d)
+		}
+	}); err != nil || dupErr != nil {
+		return "", fmt.Errorf("keep connection: %w", errors.Join(err, dupErr))
+	}
+	name = fmt.Sprintf("%s%d-%x", watchPrefix, pid, time.Now().UnixNano())
+	return name, errors.Join(w.store.kept.Put(name, f), f.Close())
+}
+
+// forget takes a watch out of the store.
+func (w *watches) forget(name string) {
+	w.store.forget(name)
+	w.crowd.kept.gone()
+}
+
+// untilHangup gives a context that ends when the peer closes the connection, on
+// which nothing more is to be read. The caller cancels it before it closes the
+// connection.
+func untilHangup(ctx context.Context, conn *net.UnixConn) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := conn.Read(make([]byte, 1))
+		var timeout net.Error
+		if err != nil && errors.As(err, &timeout) && timeout.Timeout() {
+			return // told to end, below or by the server's end
+		}
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		_ = conn.SetReadDeadline(time.Now())
+		<-done
+	}
+}
