@@ -109,6 +109,10 @@ type Cache struct {
 	last    []manifest.Entry  // records when the cache was closed
 }
 
+//diag loading
+// The service was stopped during the load. The engine loads from disk; the next request starts the
+// service again.
+
 // ErrClosed is the error of a cache that is being closed.
 var ErrClosed = errors.New("the service is stopping")
 
@@ -201,6 +205,9 @@ func (c *Cache) publish(e *Entry, contents *Contents, err error) error {
 	}
 	e.contents, e.ready, e.used = contents, true, contents.Record.Used
 	if e.lost != "" {
+		//diag loading REASON
+		// The loader could not fill the entry, for the given reason, and has freed all memory of
+		// it. Mend what the reason names; the next request loads again.
 		e.err = fmt.Errorf("load model: %s", e.lost)
 		c.retire(e, e.lost)
 	}
