@@ -41,6 +41,10 @@ type Load func(ctx context.Context, want Want, ticket *Ticket) (*Contents, error
 // Stale is the error of [Options.Fresh] for an entry that must not be served any more.
 type Stale struct{ Why string }
 
+//diag loading REASON
+// A file of the model changed while it was loaded or handed out, and the reason says how. Wait
+// until its files stay as they are; the next request loads them again.
+
 func (s *Stale) Error() string { return "check entry: " + s.Why }
 
 // Advice is what to do about it.

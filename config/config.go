@@ -140,8 +140,10 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Line == 0 {
+		//diag - the page begins with it
 		return fmt.Sprintf("read configuration: %s: %s", e.File, e.Text)
 	}
+	//diag - the page begins with it
 	return fmt.Sprintf("read configuration: %s:%d: %s", e.File, e.Line, e.Text)
 }
 

@@ -25,6 +25,8 @@ type Refusal struct {
 	Hint   string // what to do, "" where nothing helps
 }
 
+//diag - the reason is explained by itself
+
 func (r *Refusal) Error() string { return fmt.Sprintf("resolve %s: %s", r.Field, r.Reason) }
 
 // Advice is the hint.
@@ -40,6 +42,8 @@ type Uncertain struct {
 	Reason string
 	Hint   string
 }
+
+//diag - the reason is explained by itself
 
 func (u *Uncertain) Error() string { return "resolve checkpoint: " + u.Reason }
 

@@ -22,6 +22,8 @@ type Unreadable struct {
 	Err    error  // the cause, such as a [*hfconfig.FormatError]
 }
 
+//diag - the reason is explained by itself
+
 func (e *Unreadable) Error() string { return fmt.Sprintf("read model %q: %s", e.Path, e.Reason) }
 
 func (e *Unreadable) Unwrap() error { return e.Err }

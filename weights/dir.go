@@ -72,6 +72,8 @@ type Unusable struct {
 	Err    error  // the cause where it has a type, such as a [*safetensors.FormatError]
 }
 
+//diag - the reason is explained by itself
+
 func (e *Unusable) Error() string { return fmt.Sprintf("read weights %q: %s", e.Path, e.Reason) }
 
 func (e *Unusable) Unwrap() error { return e.Err }

@@ -25,6 +25,8 @@ type Unfinished struct {
 	Err    error  // the cause where it has a type
 }
 
+//diag - the reason is explained by itself
+
 func (e *Unfinished) Error() string { return fmt.Sprintf("read weights %q: %s", e.Path, e.Reason) }
 
 func (e *Unfinished) Unwrap() error { return e.Err }

@@ -111,6 +111,8 @@ func (c *Claim) prepare() error {
 // the manager can make it anew.
 type Unreachable struct{ Socket, How string }
 
+//diag - its ends have comments of their own
+
 func (e *Unreachable) Error() string { return fmt.Sprintf("socket %s %s", e.Socket, e.How) }
 
 // own takes note of a socket's file that was made here.

@@ -95,6 +95,9 @@ type NotFound struct {
 
 func (e *NotFound) Error() string {
 	if e.Hidden != "" {
+		//diag loading NAME LIST
+		// The environment of the service restricts the GPUs, which changes their numbers. Name the
+		// instance after the uuid, or remove the variable from the service.
 		return fmt.Sprintf("open GPU %q: CUDA_VISIBLE_DEVICES=%s hides GPUs, so that a number could name another one; use the uuid", e.Name, e.Hidden)
 	}
 	//diag loading NAME LIST

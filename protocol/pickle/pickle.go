@@ -115,6 +115,8 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
+	//diag engine NUMBER THINGS
+	// The request is deeper or has more parts than an engine's. See which program sent it.
 	return fmt.Sprintf("decode pickle: over %d %s", e.Max, e.What)
 }
 

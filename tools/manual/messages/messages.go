@@ -14,7 +14,8 @@
 // where a verb stands for one that is always the same. What follows, up to the end of
 // the comment or its next //diag, says what the message means and what to do. It
 // is of the first message behind the comment, of several in one line of the one that
-// people are told.
+// people are told. Above a declaration a free line follows, as gofmt has its own form
+// for what is right above one.
 //
 // A comment //diag - says why nobody can see the message.
 package messages
@@ -107,6 +108,11 @@ func (r *reader) file(f *ast.File) {
 	list := messagesOf(f)
 	of := make(map[token.Pos]bool) // messages that have a comment
 	for _, group := range f.Comments {
+		for _, line := range group.List {
+			if strings.HasPrefix(line.Text, "// diag ") {
+				r.fault("%s: a space before diag, as gofmt writes it in a comment right above a declaration: leave a line free there", r.at(line.Pos()))
+			}
+		}
 		comments := parse(group)
 		if len(comments) == 0 {
 			continue

@@ -68,6 +68,23 @@ func TestRead(t *testing.T) {
 			want: append(entry("p/p.go:3", "a", "it says one word"),
 				entry("p/p.go:5", "b", "it says TWO")...),
 		},
+		"typed error": {
+			source: "//diag a FILE\n" + mean + "\n// Error is what it is.\nfunc (e *E) Error() string { return fmt.Sprintf(\"read %q again\", e.File) }",
+			want:   entry("p/p.go:2", "a", "read FILE again"),
+		},
+		"typed errors without a comment": {
+			source: "func (e *E) Error() string {\nif e.X {\nreturn \"it is not \" + e.Y\n}\nreturn fmt.Sprintf(\"read %q again\", e.File)\n}\n" +
+				"func f() error {\nreturn &Uncertain{Reason: \"it is not known\"}\n}",
+			faults: []string{
+				"p/p.go:4: no //diag comment for: it is not %v",
+				"p/p.go:6: no //diag comment for: read %q again",
+				"p/p.go:9: no //diag comment for: it is not known",
+			},
+		},
+		"as gofmt writes it above a declaration": {
+			source: "// diag a\n" + mean + "var s = Sprintf(\"it is not known\")",
+			faults: []string{"p/p.go:2: a space before diag, as gofmt writes it in a comment right above a declaration: leave a line free there"},
+		},
 		"nobody sees it": {
 			source: "func f() error {\n//diag - it is checked before\nreturn &Unusable{Reason: \"does not exist\"}\n}",
 		},
@@ -110,5 +127,36 @@ func TestRead(t *testing.T) {
 				t.Errorf("faults (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// If this failed, entries could vanish from the manual by a misspelt section.
+func TestManual(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"p.go": "package p\n\n//diag b\n// It means that.\n\nvar s = \"it is not known\"\n\n//diag a\n// Do this.\n\nvar t = \"it is not here\"\n",
+		"x.1":  ".\\\" messages: a\n.\\\" end of messages\n",
+		"y.1":  ".\\\" messages: b\n.\\\" end of messages\n",
+		"z.1":  ".\\\" messages: c\n.\\\" end of messages\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Manual(dir, []string{"x.1", "y.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"x.1": ".\\\" messages: a\n.Bl -diag\n.It it is not here\nDo this.\n.El\n.\\\" end of messages\n",
+		"y.1": ".\\\" messages: b\n.Bl -diag\n.It it is not known\nIt means that.\n.El\n.\\\" end of messages\n",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pages (-want +got):\n%s", diff)
+	}
+	_, err = Manual(dir, []string{"x.1", "z.1"})
+	const faults = "z.1: section \"c\" has no messages\np.go:3: no page has a section \"b\""
+	if err == nil || err.Error() != faults {
+		t.Errorf("Manual = %v, want %s", err, faults)
 	}
 }

@@ -27,10 +27,10 @@ func messagesOf(f *ast.File) []message {
 	parts := make(map[ast.Expr]bool) // of a sum
 	var list []message
 	ast.Inspect(f, func(n ast.Node) bool {
-		switch e := words(n); {
-		case n == nil:
+		if n == nil {
 			return false
-		case e != nil:
+		}
+		for _, e := range words(n) {
 			told[e] = true
 		}
 		switch n := n.(type) {
@@ -108,42 +108,77 @@ func constant(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// words is the string that a node tells people, nil if it tells none.
-func words(n ast.Node) ast.Expr {
-	argument := func(c *ast.CallExpr, i int) ast.Expr {
-		if i < len(c.Args) {
-			return c.Args[i]
-		}
-		return nil
-	}
+// words are the strings that a node tells people.
+func words(n ast.Node) []ast.Expr {
 	switch n := n.(type) {
 	case *ast.CallExpr:
-		switch name := lastName(n.Fun); {
-		case name == "refuse":
-			return argument(n, 1)
-		case name == "usage":
-			return argument(n, 0)
-		case name == "result" && slices.Contains([]string{"Fail", "Warn"}, lastName(argument(n, 1))):
-			return argument(n, 3)
-		case name == "Warn" || name == "Error":
-			if s, ok := n.Fun.(*ast.SelectorExpr); ok && lastName(s.X) == "log" {
-				return argument(n, 0)
-			}
-		}
+		return said(n)
 	case *ast.CompositeLit:
-		if !slices.Contains([]string{"Refusal", "Unusable", "Unreadable", "Unfinished", "NotFound"}, lastName(n.Type)) {
-			return nil
-		}
-		for _, e := range n.Elts {
-			if f, ok := e.(*ast.KeyValueExpr); ok && lastName(f.Key) == "Reason" {
-				if c, ok := f.Value.(*ast.CallExpr); ok && lastName(c.Fun) == "Sprintf" {
-					return argument(c, 0)
-				}
-				return f.Value
-			}
+		return reason(n)
+	case *ast.FuncDecl:
+		return errorOf(n)
+	}
+	return nil
+}
+
+// said is what a call tells people.
+func said(c *ast.CallExpr) []ast.Expr {
+	switch name := lastName(c.Fun); {
+	case name == "refuse":
+		return argument(c, 1)
+	case name == "usage":
+		return argument(c, 0)
+	case name == "result" && len(c.Args) > 1 && slices.Contains([]string{"Fail", "Warn"}, lastName(c.Args[1])):
+		return argument(c, 3)
+	case name == "Warn" || name == "Error":
+		if s, ok := c.Fun.(*ast.SelectorExpr); ok && lastName(s.X) == "log" {
+			return argument(c, 0)
 		}
 	}
 	return nil
+}
+
+// argument is one of a call's, in a list that is empty if there is none.
+func argument(c *ast.CallExpr, i int) []ast.Expr {
+	if i >= len(c.Args) {
+		return nil
+	}
+	return c.Args[i : i+1]
+}
+
+// reason is that of an error which has one.
+func reason(l *ast.CompositeLit) []ast.Expr {
+	if !slices.Contains([]string{"Refusal", "Uncertain", "Unusable", "Unreadable", "Unfinished", "NotFound"}, lastName(l.Type)) {
+		return nil
+	}
+	for _, e := range l.Elts {
+		if f, ok := e.(*ast.KeyValueExpr); ok && lastName(f.Key) == "Reason" {
+			return []ast.Expr{format(f.Value)}
+		}
+	}
+	return nil
+}
+
+// errorOf is what the method Error of a type returns.
+func errorOf(f *ast.FuncDecl) (list []ast.Expr) {
+	if f.Recv == nil || f.Name.Name != "Error" || f.Type.Params.NumFields() > 0 {
+		return nil
+	}
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == 1 {
+			list = append(list, format(r.Results[0]))
+		}
+		return true
+	})
+	return list
+}
+
+// format is the format of a call of Sprintf, and else what it is given.
+func format(e ast.Expr) ast.Expr {
+	if c, ok := e.(*ast.CallExpr); ok && lastName(c.Fun) == "Sprintf" && len(c.Args) > 0 {
+		return c.Args[0]
+	}
+	return e
 }
 
 // lastName is the name of a function, a type or a field, without its package.
