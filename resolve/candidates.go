@@ -81,6 +81,9 @@ func (c *chooser) choose() (Choice, error) {
 	}
 	c.basis.gone = c.answer.Gone
 	if gone := c.o.mayMean(c.answer.Gone); gone != nil {
+		//diag certain DIRECTORY TIME
+		// Another directory had the headers when the engine may have read them, and was removed or
+		// changed since. Start the engine again.
 		return Choice{}, c.uncertain(fmt.Sprintf("%s had the same headers until %s, and the engine may have read them there",
 			gone.Path, gone.At.Format(time.TimeOnly)), false)
 	}

@@ -33,8 +33,8 @@ func denied(path string, err error) error {
 		kind, bits = "the folder", "rx"
 	}
 	//diag files UID THING FILE UID MODE BITS
-	// The file, or a folder above it, belongs to a user who has kept it to himself, as happens in a
-	// cache that users share. Ask its owner to run the `chmod` of the message.
+	// The file, or a folder above it, belongs to a user who lets no other one read it, as happens
+	// in a cache that users share. Ask its owner to run the `chmod` of the message.
 	return &Unusable{Path: path, Err: err, Reason: fmt.Sprintf(
 		"may not be read by uid %d: %s %q belongs to uid %d and has mode %04o; let its owner run: chmod a+%s",
 		os.Geteuid(), kind, at, info.UID, info.Mode.Perm(), bits)}

@@ -59,7 +59,7 @@ func (a *app) explain() *cobra.Command {
 			case !isKey && len(args) == 2:
 				//diag usage TEXT
 				// With two arguments, the first is an engine's key: JSON text, or a file that holds
-				// it. Take it from `wcache status --json` or from the log.
+				// it. Take it from `fingerprint` in `wcache status --json`.
 				return usage("explain: %q is no key in JSON", args[0])
 			case !isKey:
 				return a.explainDir(args[0], file, roots, o)
@@ -110,7 +110,7 @@ func keyArgument(arg string) (fingerprint.Key, bool, error) {
 	if err := json.Unmarshal(text, &key); err != nil {
 		//diag usage REASON
 		// The JSON of the key is not an object with strings, numbers, booleans or null as values.
-		// Copy the whole key as the engine or `wcache status --json` gives it.
+		// Copy the whole key from `fingerprint` in `wcache status --json`.
 		return fingerprint.Key{}, false, usage("explain: the key: %w", err)
 	}
 	return key, true, nil

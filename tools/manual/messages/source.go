@@ -60,7 +60,7 @@ const minFixed = 6
 
 func isMessage(format string) bool {
 	fixed := 0
-	for _, part := range verb.Split(format, -1) {
+	for _, part := range split(format) {
 		fixed += len(strings.TrimSpace(part))
 	}
 	return fixed >= minFixed && strings.Contains(format, " ")
@@ -69,18 +69,25 @@ func isMessage(format string) bool {
 // head is a format as the manual shows it, with words in place of its verbs; ok is
 // false for another number of words.
 func head(format string, words []string) (text string, ok bool) {
-	const percent = "\x00"
-	parts := verb.Split(strings.ReplaceAll(format, "%%", percent), -1)
+	parts := split(format)
 	if len(words) != len(parts)-1 {
 		return "", false
 	}
-	for i, part := range parts {
-		if i > 0 {
-			text += words[i-1]
-		}
-		text += strings.ReplaceAll(part, percent, "%")
+	text = parts[0]
+	for i, part := range parts[1:] {
+		text += words[i] + part
 	}
 	return text, true
+}
+
+// split gives the fixed parts of a format, between its verbs.
+func split(format string) []string {
+	const percent = "\x00"
+	parts := verb.Split(strings.ReplaceAll(format, "%%", percent), -1)
+	for i, part := range parts {
+		parts[i] = strings.ReplaceAll(part, percent, "%")
+	}
+	return parts
 }
 
 // constant is the value of a string, in which what isn't constant is a verb.
@@ -126,7 +133,7 @@ func said(c *ast.CallExpr) []ast.Expr {
 	switch name := lastName(c.Fun); {
 	case name == "refuse":
 		return argument(c, 1)
-	case name == "usage":
+	case name == "usage" || name == "uncertain":
 		return argument(c, 0)
 	case name == "result" && len(c.Args) > 1 && slices.Contains([]string{"Fail", "Warn"}, lastName(c.Args[1])):
 		return argument(c, 3)
@@ -143,7 +150,7 @@ func argument(c *ast.CallExpr, i int) []ast.Expr {
 	if i >= len(c.Args) {
 		return nil
 	}
-	return c.Args[i : i+1]
+	return []ast.Expr{format(c.Args[i])}
 }
 
 // reason is that of an error which has one.
