@@ -40,7 +40,7 @@ func want(k fingerprint.Key) Want {
 // contents are one segment of one tensor.
 func contents(dir string, bytes int64) (*Contents, error) {
 	table := &tensor.Table{
-		Segments: []int64{bytes}, Storages: []tensor.Storage{{Bytes: bytes}},
+		Segment: bytes, Storages: []tensor.Storage{{Bytes: bytes}},
 		Tensors: []tensor.Tensor{{Name: "w", Kind: tensor.Param, DType: tensor.U8, Shape: []int64{bytes}, Stride: []int64{1}}},
 	}
 	b, err := table.Encode()
@@ -55,7 +55,7 @@ func contents(dir string, bytes int64) (*Contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Contents{Table: table, TableFD: tableFD, Segments: []device.Segment{{FD: f, Bytes: bytes}}, Record: manifest.Entry{Dir: dir}}, nil
+	return &Contents{Table: table, TableFD: tableFD, Segment: device.Whole(f, bytes), Record: manifest.Entry{Dir: dir}}, nil
 }
 
 // loader is a Load whose loads wait for a word.
@@ -198,11 +198,11 @@ func TestReleaseAfterClose(t *testing.T) {
 	l.go_ <- nil
 	h := get(t, c, key(t, "a"))
 	c.Close()
-	if h.Segments()[0].FD.Int() < 0 {
+	if h.Segment().Pieces[0].Int() < 0 {
 		t.Error("closed while it was held")
 	}
 	h.Release()
-	testmain.Eventually(t, "its descriptor is closed", func() bool { return h.Segments()[0].FD.Int() < 0 })
+	testmain.Eventually(t, "its descriptor is closed", func() bool { return h.Segment().Pieces[0].Int() < 0 })
 }
 
 // One key may mean two directories: each has an entry.
@@ -237,7 +237,7 @@ func TestNumbersAreNotUsedAgain(t *testing.T) {
 	for range 20 {
 		l.go_ <- nil
 		h := get(t, c, key(t, "a"))
-		if n := h.Segments()[0].FD.Int(); seen[n] || n < firstNumber {
+		if n := h.Segment().Pieces[0].Int(); seen[n] || n < firstNumber {
 			t.Fatalf("descriptor %d after %v", n, seen)
 		} else {
 			seen[n] = true
@@ -332,11 +332,11 @@ func TestAdoptAndChanged(t *testing.T) {
 		defer mu.Unlock()
 		last = nil
 		for _, e := range c.Records() {
-			last = append(last, fmt.Sprintf("%s %d %s", e.Dir, e.Bytes, strings.Join([]string{e.Table, e.Segments[0].Name}, " ")))
+			last = append(last, fmt.Sprintf("%s %d %s", e.Dir, e.Bytes, strings.Join([]string{e.Table, e.Pieces[0].Name}, " ")))
 		}
 	}})
 	k := key(t, "a")
-	record := manifest.Entry{Key: k, Dir: "/models/a", Table: "t-5", Segments: []manifest.Segment{{Name: "s-5-0", Bytes: segment}}, Bytes: segment}
+	record := manifest.Entry{Key: k, Dir: "/models/a", Table: "t-5", Pieces: []manifest.Piece{{Name: "s-5-0", Bytes: segment}}, Bytes: segment}
 	for i, want := range []string{"", "adopt entry " + want(k).ID()[:12] + ": closed or there already"} {
 		kept, err := contents("/models/a", segment)
 		if err != nil {

@@ -16,35 +16,21 @@ import (
 // Contents are what a load makes. The cache owns the descriptors from the moment
 // it is given them.
 type Contents struct {
-	Table    *tensor.Table
-	TableFD  *fd.FD
-	Segments []device.Segment
-	Record   manifest.Entry // all but the names of descriptors and the times, which the cache sets
+	Table   *tensor.Table
+	TableFD *fd.FD
+	Segment device.Segment
+	Record  manifest.Entry // all but the names of descriptors and the times, which the cache sets
 }
 
 // Close closes the descriptors.
 func (c *Contents) Close() error {
-	errs := []error{c.TableFD.Close()}
-	for _, s := range c.Segments {
-		errs = append(errs, s.FD.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// gone reports why there is no memory behind the contents any more.
-func (c *Contents) gone() error {
-	for _, s := range c.Segments {
-		if err := s.Gone(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(c.TableFD.Close(), c.Segment.Close())
 }
 
 // keep puts the descriptors of contents into the store.
 func (c *Contents) keep(store Store) error {
-	for i, s := range c.Segments {
-		if err := store.Put(c.Record.Segments[i].Name, s.FD); err != nil {
+	for i, f := range c.Segment.Pieces {
+		if err := store.Put(c.Record.Pieces[i].Name, f); err != nil {
 			return err
 		}
 	}

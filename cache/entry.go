@@ -56,10 +56,11 @@ func (c *Cache) describe(e *Entry, contents *Contents) {
 	r := &contents.Record
 	r.ID, r.Key, r.Dir = e.id, e.want.Key, e.want.Dir
 	r.Table = "t-" + name
-	r.Segments = nil
-	for i, s := range contents.Segments {
-		file, _ := s.FD.File() // of an open descriptor; without it the next process drops the entry
-		r.Segments = append(r.Segments, manifest.Segment{Name: fmt.Sprintf("s-%s-%d", name, i), Bytes: s.Bytes, File: file})
+	r.Pieces = nil
+	size, _ := contents.Segment.PieceBytes() // as the loader has found
+	for i, f := range contents.Segment.Pieces {
+		file, _ := f.File() // of an open descriptor; without it the next process drops the entry
+		r.Pieces = append(r.Pieces, manifest.Piece{Name: fmt.Sprintf("s-%s-%d", name, i), Bytes: size, File: file})
 	}
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
@@ -123,11 +124,7 @@ func (e *Entry) bytes() int64 {
 	if !e.ready {
 		return max(e.reserved, e.progress.Allocated)
 	}
-	var n int64
-	for _, s := range e.contents.Segments {
-		n += s.Bytes
-	}
-	return n
+	return e.contents.Segment.Bytes
 }
 
 // hold counts one more request that is being answered. Preconditions: mu is held.
@@ -171,9 +168,9 @@ func (h *Hold) Table() *tensor.Table { return h.entry.contents.Table }
 // By is what made the caller sure of the directory.
 func (h *Hold) By() string { return h.by }
 
-// Segments are the entry's segments, in the table's order. The cache owns the
-// descriptors, which stay open until Release at least.
-func (h *Hold) Segments() []device.Segment { return h.entry.contents.Segments }
+// Segment is the entry's memory. The cache owns the descriptors, which stay open until
+// Release at least.
+func (h *Hold) Segment() device.Segment { return h.entry.contents.Segment }
 
 // Model is the directory that was loaded.
 func (h *Hold) Model() string { return h.entry.want.Dir }
@@ -247,8 +244,8 @@ func (c *Cache) retire(e *Entry, why string) {
 	// Out of the store now, not when the last engine has ended: the next process
 	// must not serve it.
 	names := []string{e.contents.Record.Table}
-	for _, s := range e.contents.Record.Segments {
-		names = append(names, s.Name)
+	for _, p := range e.contents.Record.Pieces {
+		names = append(names, p.Name)
 	}
 	c.janitor.add(chore{names: names})
 	c.closeIfFree(e)

@@ -118,7 +118,7 @@ func TestDrop(t *testing.T) {
 	if n := c.Drop("the GPU is lost"); n != 2 {
 		t.Errorf("%d entries were dropped", n)
 	}
-	if h.Segments()[0].FD.Int() < 0 {
+	if h.Segment().Pieces[0].Int() < 0 {
 		t.Error("closed while it is handed out")
 	}
 	list := c.Status()
@@ -141,13 +141,13 @@ func TestEvictWhileAnswering(t *testing.T) {
 	if err := c.Evict(h.ID(), true); err != nil {
 		t.Error(err)
 	}
-	if h.Segments()[0].FD.Int() < 0 {
+	if h.Segment().Pieces[0].Int() < 0 {
 		t.Error("closed while it was held")
 	}
 	h.Release()
 	h.Release()
 	c.Settle(t.Context())
-	if h.Segments()[0].FD.Int() >= 0 || !c.Empty() {
+	if h.Segment().Pieces[0].Int() >= 0 || !c.Empty() {
 		t.Error("not closed when it was released")
 	}
 }

@@ -52,7 +52,7 @@ func TestHold(t *testing.T) {
 	h.Retire("memory differs")
 	h.Retire("and once more") // says nothing new
 	list := c.Status()
-	if len(list) != 1 || list[0].State != Leaving || list[0].Reason != "memory differs" || h.Segments()[0].FD.Int() < 0 {
+	if len(list) != 1 || list[0].State != Leaving || list[0].Reason != "memory differs" || h.Segment().Pieces[0].Int() < 0 {
 		t.Errorf("retired: %+v", list)
 	}
 	l.go_ <- nil
@@ -64,7 +64,7 @@ func TestHold(t *testing.T) {
 	}
 	h.Release()
 	c.Settle(t.Context())
-	if h.Segments()[0].FD.Int() >= 0 {
+	if h.Segment().Pieces[0].Int() >= 0 {
 		t.Error("what was retired is still there")
 	}
 }

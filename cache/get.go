@@ -95,7 +95,7 @@ func (c *Cache) find(want Want) (*Entry, State, *Hold, error) {
 // check asks whether what is held may be served, and retires it if not. A file system
 // that doesn't answer keeps this request waiting and no other.
 func (c *Cache) check(ctx context.Context, h *Hold) error {
-	err := h.entry.contents.gone()
+	err := h.entry.contents.Segment.Gone()
 	if err != nil {
 		c.DropGone()
 		return &Stale{Why: err.Error()}

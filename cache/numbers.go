@@ -38,7 +38,7 @@ type numbers struct {
 	rests map[int]time.Time // numbers of segments that were closed, and when
 }
 
-// raise moves the segments of contents to numbers that no segment has had for
+// raise moves the pieces of a segment to numbers that no segment has had for
 // fetchTime. Where few files may be open there may be none.
 func (n *numbers) raise(c *Contents) error {
 	var limit unix.Rlimit
@@ -49,8 +49,8 @@ func (n *numbers) raise(c *Contents) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.wake()
-	for i, s := range c.Segments {
-		got, err := n.dup(s.FD.Int(), firstBelow(end), end)
+	for i, f := range c.Segment.Pieces {
+		got, err := n.dup(f.Int(), firstBelow(end), end)
 		if err != nil {
 			return fmt.Errorf("number descriptor: %w", err)
 		}
@@ -58,11 +58,11 @@ func (n *numbers) raise(c *Contents) error {
 		if err != nil {
 			return err
 		}
-		if err := s.FD.Close(); err != nil {
+		if err := f.Close(); err != nil {
 			return errors.Join(err, owned.Close())
 		}
 		owned.OnClose(n.rest) // from now on the number may be told
-		c.Segments[i].FD = owned
+		c.Segment.Pieces[i] = owned
 		n.next = got + 1
 	}
 	return nil

@@ -32,7 +32,7 @@ func TestNumbers(t *testing.T) {
 			var open []*Contents
 			last := make(map[int]time.Time) // by number, when it was closed, zero while it is open
 			shut := func(c *Contents) {
-				last[c.Segments[0].FD.Int()] = now
+				last[c.Segment.Pieces[0].Int()] = now
 				_ = c.Close()
 			}
 			defer func() {
@@ -49,7 +49,7 @@ func TestNumbers(t *testing.T) {
 					_ = c.Close()
 					return err
 				}
-				number := c.Segments[0].FD.Int()
+				number := c.Segment.Pieces[0].Int()
 				if at, again := last[number]; again && (at.IsZero() || now.Sub(at) < fetchTime) {
 					t.Fatalf("%d is given again %v after it was closed", number, now.Sub(at))
 				}

@@ -184,14 +184,14 @@ func (c *Cache) DropGone() int {
 		if !e.ready {
 			continue
 		}
-		if err := e.contents.gone(); err != nil {
+		if err := e.contents.Segment.Gone(); err != nil {
 			clear(e.engines)
 			c.retire(e, err.Error())
 			n++
 		}
 	}
 	for e := range c.retired {
-		if e.contents.gone() != nil {
+		if e.contents.Segment.Gone() != nil {
 			clear(e.engines)
 			c.closeIfFree(e)
 		}

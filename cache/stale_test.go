@@ -26,7 +26,7 @@ func TestStale(t *testing.T) {
 	defer c.Close()
 	l.go_ <- nil
 	old := get(t, c, key(t, "a"))
-	number := old.Segments()[0].FD.Int()
+	number := old.Segment().Pieces[0].Int()
 	old.Attach(Engine{PID: 7, Name: "vllm"})
 	old.Release()
 	stale = number
@@ -39,8 +39,8 @@ func TestStale(t *testing.T) {
 	if diff := cmp.Diff(Outcome{Before: Ready, Stale: "check file: changed"}, out); diff != "" {
 		t.Errorf("outcome (-want +got):\n%s", diff)
 	}
-	if len(l.started) != 2 || fresh.Segments()[0].FD.Int() == number {
-		t.Errorf("loaded %v into descriptor %d, before it was %d", l.started, fresh.Segments()[0].FD.Int(), number)
+	if len(l.started) != 2 || fresh.Segment().Pieces[0].Int() == number {
+		t.Errorf("loaded %v into descriptor %d, before it was %d", l.started, fresh.Segment().Pieces[0].Int(), number)
 	}
 	states := func() []string {
 		var out []string
@@ -63,7 +63,7 @@ func TestStale(t *testing.T) {
 // changed is an Options.Fresh to which the entry of one descriptor is stale.
 func changed(number *int) func(context.Context, *Hold) error {
 	return func(_ context.Context, h *Hold) error {
-		if h.Segments()[0].FD.Int() == *number {
+		if h.Segment().Pieces[0].Int() == *number {
 			return &Stale{Why: "check file: changed"}
 		}
 		return nil
@@ -78,7 +78,7 @@ func TestChangedUnderTheLoad(t *testing.T) {
 	// may be the second's.
 	var first atomic.Pointer[fd.FD]
 	c := New(Options{Load: l.load, Fresh: func(_ context.Context, h *Hold) error {
-		f := h.Segments()[0].FD
+		f := h.Segment().Pieces[0]
 		first.CompareAndSwap(nil, f)
 		if first.Load() == f {
 			return &Stale{Why: "check file: replaced"}
@@ -98,7 +98,7 @@ func TestChangedUnderTheLoad(t *testing.T) {
 			return
 		}
 		defer h.Release()
-		answers <- answer{segment: h.Segments()[0].FD}
+		answers <- answer{segment: h.Segment().Pieces[0]}
 	}
 	go ask()
 	<-l.begun

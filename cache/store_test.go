@@ -71,7 +71,7 @@ func TestStore(t *testing.T) {
 			t.Fatalf("%s: %d records", when, len(records))
 		}
 		r := records[0]
-		want := []string{r.Segments[0].Name, r.Table}
+		want := []string{r.Pieces[0].Name, r.Table}
 		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(s.has))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
@@ -97,7 +97,7 @@ func TestStore(t *testing.T) {
 	h.Attach(Engine{PID: 5})
 	h.Release()
 	first := check("loaded")
-	stale = h.Segments()[0].FD.Int()
+	stale = h.Segment().Pieces[0].Int()
 	l.go_ <- nil
 	get(t, c, k).Release()
 	second := check("loaded again")
@@ -140,7 +140,7 @@ func TestStoreTakesItLater(t *testing.T) {
 	testmain.Eventually(t, "the store has it", func() bool { return notKept() == "" })
 	r := c.Records()[0]
 	c.Close()
-	for _, name := range []string{r.Table, r.Segments[0].Name} {
+	for _, name := range []string{r.Table, r.Pieces[0].Name} {
 		if err := s.Remove(name); err != nil {
 			t.Error(err)
 		}

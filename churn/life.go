@@ -108,8 +108,13 @@ func (e *life) live() {
 	}
 }
 
-// keep notes that the engine was answered, and its entry is to be kept from then on.
+// keep notes that the engine was answered, and its entry is to be kept from then on. One
+// that said nothing may have been given the entry of another directory with the same
+// contents, which goes when that directory changes.
 func (e *life) keep(r report) {
+	if e.how == silent {
+		return
+	}
 	e.promises.add(promise{service: e.s, pid: e.p.pid, key: e.key, path: e.target.path, asked: r.From, since: r.To})
 }
 

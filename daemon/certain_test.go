@@ -164,7 +164,7 @@ func (w *world) close() {
 
 // inProcess is loader.Run without a child.
 func inProcess(ctx context.Context, _ loader.Options, job loader.Job, _ func(loader.Progress)) (*loader.Result, error) {
-	buf, err := host.Open().Alloc(job.Plan.Table.Segments[0])
+	buf, err := host.Open().Alloc(job.Plan.Table.Segment)
 	if err != nil {
 		return nil, err
 	}
@@ -181,23 +181,21 @@ func inProcess(ctx context.Context, _ loader.Options, job loader.Job, _ func(loa
 		return nil, err
 	}
 	table := *job.Plan.Table
-	table.Segments = []int64{s.Bytes}
+	table.Segment = s.Bytes
 	b, err := table.Encode()
 	if err != nil {
-		return nil, errors.Join(err, s.FD.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	f, err := fd.Sealed("wcache-table", b)
 	if err != nil {
-		return nil, errors.Join(err, s.FD.Close())
+		return nil, errors.Join(err, s.Close())
 	}
-	r := &loader.Result{Table: &table, TableFD: f, Bytes: s.Bytes}
-	r.Segments = append(r.Segments, s)
-	return r, nil
+	return &loader.Result{Table: &table, TableFD: f, Segment: s}, nil
 }
 
 // compareInProcess is loader.Verify without a child.
-func compareInProcess(ctx context.Context, _ loader.Options, job loader.Job, segments []device.Segment, _ func(loader.Progress)) (*loader.Difference, error) {
-	view, err := host.Open().View(segments[0])
+func compareInProcess(ctx context.Context, _ loader.Options, job loader.Job, s device.Segment, _ func(loader.Progress)) (*loader.Difference, error) {
+	view, err := host.Open().View(s)
 	if err != nil {
 		return nil, err
 	}

@@ -370,8 +370,8 @@ func (w *world) key(revision string) fingerprint.Key {
 // and nothing else, save for padding.
 func versionOf(h *cache.Hold) (uint64, error) {
 	table := h.Table()
-	b := make([]byte, h.Segments()[0].Bytes)
-	if n, err := unix.Pread(h.Segments()[0].FD.Int(), b, 0); n != len(b) || err != nil {
+	b := make([]byte, h.Segment().Bytes)
+	if n, err := unix.Pread(h.Segment().Pieces[0].Int(), b, 0); n != len(b) || err != nil {
 		return 0, fmt.Errorf("read %d of %d bytes: %w", n, len(b), err)
 	}
 	var version uint64

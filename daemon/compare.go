@@ -60,7 +60,7 @@ func (l *loads) against(ctx context.Context, h *cache.Hold, digests bool, progre
 	if digests {
 		job.Digests, places = wanted(e.Dir, out.files, nil)
 	}
-	out.difference, err = l.o.Verify(ctx, l.o.Loader, job, h.Segments(), func(p loader.Progress) {
+	out.difference, err = l.o.Verify(ctx, l.o.Loader, job, h.Segment(), func(p loader.Progress) {
 		if p.Digest != nil {
 			f := &out.files[places[p.Digest.File]]
 			f.SHA256, f.Hub = p.Digest.SHA256, p.Digest.Hub
@@ -79,7 +79,7 @@ func (l *loads) against(ctx context.Context, h *cache.Hold, digests bool, progre
 // their segments up to.
 func sameLayout(plan, held *tensor.Table) bool {
 	p, h := *plan, *held
-	p.Segments = h.Segments
+	p.Segment = h.Segment
 	x, err := p.Encode()
 	if err != nil {
 		return false

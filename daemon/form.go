@@ -17,7 +17,6 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/daemon/peer"
-	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/torch"
@@ -25,53 +24,39 @@ import (
 
 // form is how an entry is handed out to an engine.
 func (r *replies) form(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer.Process) (protocol.Form, error) {
-	handles, err := legacy(hold.Segments())
+	segment := hold.Segment()
+	handle, kept, err := segment.Handle()
+	if err == nil && kept {
+		err = segment.Gone()
+	}
 	switch {
 	case err != nil:
-		return nil, err
-	case handles != nil && r.o.AMD: // whose builds of vLLM are bound to a torch of their own
-		return torch.Legacy{Handles: handles}, nil
-	case handles != nil:
+		return nil, fmt.Errorf("hand out segment: %w", err)
+	case kept && r.o.AMD: // whose builds of vLLM are bound to a torch of their own
+		return torch.Legacy{Handle: handle}, nil
+	case kept:
 		// Every torch takes a bare handle: one that isn't known is no reason to refuse.
 		header, _ := r.headerFor(ctx, request.Key.Str("vllm_version"), p)
-		return torch.Legacy{Handles: handles, Header: header}, nil
-	}
-	var numbers []int
-	var readers []io.ReaderAt
-	for _, seg := range hold.Segments() {
-		numbers = append(numbers, seg.FD.Int())
-		readers = append(readers, descriptor(seg.FD.Int()))
-	}
-	if r.o.GPU {
+		return torch.Legacy{Handle: handle, Header: header}, nil
+	case r.o.GPU:
 		header, err := r.headerFor(ctx, request.Key.Str("vllm_version"), p)
 		if err != nil {
 			return nil, err
 		}
+		var numbers []int
+		for _, f := range segment.Pieces {
+			numbers = append(numbers, f.Int())
+		}
 		return torch.Expandable{PID: os.Getpid(), FDs: numbers, Header: header}, nil
 	}
+	file, err := segment.One()
+	if err != nil {
+		return nil, err
+	}
 	if r.byValue() {
-		return torch.ByValue{Segments: readers}, nil
+		return torch.ByValue{Segment: descriptor(file.Int())}, nil
 	}
-	return torch.Mapped{PID: os.Getpid(), FDs: numbers}, nil
-}
-
-// legacy are the handles of segments that are kept, nil of those that are not.
-func legacy(list []device.Segment) ([][device.HandleBytes]byte, error) {
-	var handles [][device.HandleBytes]byte
-	for i, seg := range list {
-		handle, kept, err := seg.Handle()
-		if !kept {
-			return nil, nil
-		}
-		if err == nil {
-			err = seg.Gone()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("hand out segment %d: %w", i, err)
-		}
-		handles = append(handles, handle)
-	}
-	return handles, nil
+	return torch.Mapped{PID: os.Getpid(), FD: file.Int()}, nil
 }
 
 // headerFor chooses the form of a handle that the engine's torch reads: by the

@@ -101,7 +101,7 @@ func (l *loads) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Tic
 	if err := roomForFiles(); err != nil {
 		return nil, err
 	}
-	bytes := target.Plan.Table.Segments[0]
+	bytes := target.Plan.Table.Segment
 	if err := ticket.Reserve(bytes); err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (l *loads) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Tic
 	l.log.Info("loaded", "key", key.ID()[:12], "model", target.Dir.Path, "sure", want.By, "loader", target.Loader, "why", target.Reason,
 		"bytes", bytes, "seconds", took.Seconds(), "filling_seconds", result.Filling.Seconds())
 	return &cache.Contents{
-		Table: result.Table, TableFD: result.TableFD, Segments: result.Segments,
+		Table: result.Table, TableFD: result.TableFD, Segment: result.Segment,
 		Record: manifest.Entry{
 			Revision: key.Revision().Exact(), Device: l.device(c), Loader: target.Loader, Reason: target.Reason,
 			Seconds: took.Seconds(), Pinned: pinned,
@@ -167,7 +167,7 @@ func (l *loads) run(ctx context.Context, c config.Config, job loader.Job, dir st
 	if l.o.GPU {
 		job.Patience = time.Duration(c.MemoryWait)
 	}
-	if ticket.Free(ctx, missing(full, job.Plan.Table.Segments[0])) > 0 || l.o.GPU {
+	if ticket.Free(ctx, missing(full, job.Plan.Table.Segment)) > 0 || l.o.GPU {
 		progress(loader.Progress{Total: job.Plan.Table.Bytes()})
 		result, err = l.o.Run(ctx, l.o.Loader, job, progress)
 	}

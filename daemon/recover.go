@@ -13,7 +13,6 @@ import (
 
 	"github.com/wcache/wcache/attached"
 	"github.com/wcache/wcache/cache"
-	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/tensor"
@@ -189,10 +188,11 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 	}
 	c := &cache.Contents{TableFD: take(e.Table)}
 	missing := c.TableFD == nil
-	for _, seg := range e.Segments {
-		f := take(seg.Name)
+	for _, p := range e.Pieces {
+		f := take(p.Name)
 		missing = missing || f == nil
-		c.Segments = append(c.Segments, device.Segment{FD: f, Bytes: seg.Bytes})
+		c.Segment.Pieces = append(c.Segment.Pieces, f)
+		c.Segment.Bytes += p.Bytes
 	}
 	//diag restart
 	// This is the usual reason of a dropped entry: the weights went with the service or with the
@@ -203,7 +203,7 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 		c.Table, err = s.check(e, c)
 	}
 	if err != nil {
-		for i, f := range append([]*fd.FD{c.TableFD}, fds(c.Segments)...) {
+		for i, f := range append([]*fd.FD{c.TableFD}, c.Segment.Pieces...) {
 			if f != nil {
 				s.store.drop(names(e)[i], f, "its entry is dropped")
 			}
@@ -223,11 +223,11 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 	return nil
 }
 
-// names are those of an entry's descriptors: of its table, then of its segments.
+// names are those of an entry's descriptors: of its table, then of its memory.
 func names(e manifest.Entry) []string {
 	list := []string{e.Table}
-	for _, seg := range e.Segments {
-		list = append(list, seg.Name)
+	for _, p := range e.Pieces {
+		list = append(list, p.Name)
 	}
 	return list
 }
@@ -248,22 +248,24 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 	if err != nil {
 		return nil, err
 	}
-	if len(t.Segments) != len(e.Segments) || len(t.Tensors) != e.Tensors || t.Bytes() != e.Bytes {
+	if t.Segment != c.Segment.Bytes || len(t.Tensors) != e.Tensors || t.Bytes() != e.Bytes {
 		return nil, errors.New("its table is another one's")
 	}
-	for i, seg := range c.Segments {
-		if t.Segments[i] != seg.Bytes {
-			return nil, fmt.Errorf("segment %d has %d bytes in the table and %d in the manifest", i, t.Segments[i], seg.Bytes)
-		}
-		err := s.o.CheckSegment(seg)
-		if err == nil {
-			err = seg.Gone()
-		}
-		if err == nil {
-			err = sameFile(seg.FD, e.Segments[i].File)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("segment %d: %w", i, err)
+	if err := s.o.CheckSegment(c.Segment); err != nil {
+		return nil, err
+	}
+	if err := c.Segment.Gone(); err != nil {
+		return nil, err
+	}
+	size, err := c.Segment.PieceBytes()
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range c.Segment.Pieces {
+		if p := e.Pieces[i]; p.Bytes != size {
+			return nil, fmt.Errorf("piece %d of its memory has %d bytes, not %d as the others", i, p.Bytes, size)
+		} else if err := sameFile(f, p.File); err != nil {
+			return nil, err
 		}
 	}
 	return t, nil
@@ -276,12 +278,4 @@ func sameFile(f *fd.FD, kept string) error {
 		err = fmt.Errorf("it is the file %q, and %q was kept", file, kept)
 	}
 	return err
-}
-
-func fds(list []device.Segment) []*fd.FD {
-	var out []*fd.FD
-	for _, s := range list {
-		out = append(out, s.FD)
-	}
-	return out
 }

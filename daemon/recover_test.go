@@ -236,16 +236,16 @@ func TestRecoverDrops(t *testing.T) {
 			"its descriptors are gone", ""},
 		{"neither table nor manifest", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Table)); e.ID = "" },
 			"no entry and no connection goes with it", ""},
-		{"no segment", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Segments[0].Name)) },
+		{"no segment", func(t *testing.T, s *fdStore, e *manifest.Entry) { do(t, s.Remove(e.Pieces[0].Name)) },
 			"its descriptors are gone", ""},
 		{"neither", func(t *testing.T, s *fdStore, e *manifest.Entry) {
-			do(t, s.Remove(e.Table), s.Remove(e.Segments[0].Name))
+			do(t, s.Remove(e.Table), s.Remove(e.Pieces[0].Name))
 		}, "its descriptors are gone: the service was stopped, or the machine was started again", ""},
 		{"segment of another size", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			replace(t, s, "s-", memory(t, 4096, true))
 		}, "segment 0: check segment: 4096 bytes", ""},
 		{"segment that isn't sealed", func(t *testing.T, s *fdStore, e *manifest.Entry) {
-			replace(t, s, "s-", memory(t, int(e.Segments[0].Bytes), false))
+			replace(t, s, "s-", memory(t, int(e.Pieces[0].Bytes), false))
 		}, "segment 0: check segment: ", ""},
 		{"segment that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "s-", pipe(t)) },
 			"segment 0: check segment: it is no memory file", ""},
@@ -255,7 +255,7 @@ func TestRecoverDrops(t *testing.T) {
 			replace(t, s, "t-", memory(t, 100, true))
 		}, "entry is dropped", ""},
 		{"table of another", relabel(func(e *manifest.Entry) { e.Tensors++ }), "its table is another one's", ""},
-		{"segment of another entry", relabel(func(e *manifest.Entry) { e.Segments[0].Bytes += 4096 }),
+		{"segment of another entry", relabel(func(e *manifest.Entry) { e.Pieces[0].Bytes += 4096 }),
 			"segment 0 has 212992 bytes in the table and 217088 in the manifest", ""},
 		{"another device", relabel(func(e *manifest.Entry) { e.Device = "GPU-1" }), `it was made for the device \"GPU-1\"`, ""},
 		{"label of another table", relabel(func(e *manifest.Entry) { e.Table = "t-1" }), `its label is that of \"t-1\"`, "s- t-"},
@@ -265,8 +265,8 @@ func TestRecoverDrops(t *testing.T) {
 		{"a row of another table", func(_ *testing.T, _ *fdStore, e *manifest.Entry) { e.Tensors++; e.Bytes++; e.Device = "GPU-1" },
 			"recovered entries=1 of=1", "s- t-"},
 		{"a name that comes twice", func(t *testing.T, s *fdStore, e *manifest.Entry) {
-			f := memory(t, int(e.Segments[0].Bytes), true)
-			do(t, s.Put(e.Segments[0].Name, f), f.Close())
+			f := memory(t, int(e.Pieces[0].Bytes), true)
+			do(t, s.Put(e.Pieces[0].Name, f), f.Close())
 		}, "another descriptor has this name", ""},
 		{"a name of nobody", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			f := memory(t, 1, true)

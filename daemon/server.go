@@ -67,8 +67,8 @@ type Options struct {
 	IndexPath string // where the index is kept, "": nowhere
 	Manifest  string // path of the manifest, "": none is kept
 	Loader    loader.Options
-	// Verify compares segments with a job's files. Nil: loader.Verify, in a child.
-	Verify func(context.Context, loader.Options, loader.Job, []device.Segment, func(loader.Progress)) (*loader.Difference, error)
+	// Verify compares a segment with a job's files. Nil: loader.Verify, in a child.
+	Verify func(context.Context, loader.Options, loader.Job, device.Segment, func(loader.Progress)) (*loader.Difference, error)
 	// Run carries a job out. Nil: loader.Run, in a child.
 	Run    func(context.Context, loader.Options, loader.Job, func(loader.Progress)) (*loader.Result, error)
 	Health loader.Options      // starts the child that looks how a GPU is; no command: nobody does

@@ -202,7 +202,7 @@ func TestVerifyOtherLayout(t *testing.T) {
 		t.Error("another name is the same layout")
 	}
 	other = *h.Table()
-	other.Segments = []int64{210080}
+	other.Segment = 210080
 	if !sameLayout(&other, h.Table()) {
 		t.Error("what a device has rounded up is another layout")
 	}

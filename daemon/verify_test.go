@@ -95,9 +95,9 @@ func (i *instance) corrupt(t *testing.T, at int64) {
 	r := i.held(t)
 	h, err := i.cache.Hold(r.ID)
 	do(t, err)
-	s := h.Segments()[0]
+	s := h.Segment()
 	b := make([]byte, s.Bytes)
-	_, err = unix.Pread(s.FD.Int(), b, 0)
+	_, err = unix.Pread(s.Pieces[0].Int(), b, 0)
 	do(t, err)
 	b[at] ^= 0x10
 	segment, err := fd.Sealed("wcache-segment", b)
@@ -107,7 +107,7 @@ func (i *instance) corrupt(t *testing.T, at int64) {
 	h.Release()
 	do(t, i.cache.Evict(r.ID, true))
 	do(t, i.cache.Adopt(&cache.Contents{
-		Table: h.Table(), TableFD: table, Segments: []device.Segment{{FD: segment, Bytes: s.Bytes}}, Record: r,
+		Table: h.Table(), TableFD: table, Segment: device.Whole(segment, s.Bytes), Record: r,
 	}))
 }
 

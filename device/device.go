@@ -8,6 +8,7 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/wcache/wcache/internal/fd"
@@ -94,11 +95,54 @@ type Reader interface {
 	Close() error
 }
 
-// Segment is finished memory, which lives as long as anyone holds a descriptor
-// of it. Bytes is its size, a multiple of the device's granularity.
+// Segment is the finished memory of one model, which lives as long as anyone holds its
+// descriptors. It has one, or several of equal size, each of which is the memory behind
+// that of the one before: a consumer maps them as one range.
 type Segment struct {
-	FD    *fd.FD
-	Bytes int64
+	Pieces []*fd.FD
+	Bytes  int64 // of all together, a multiple of the device's granularity
+}
+
+// Whole is a segment of one piece.
+func Whole(f *fd.FD, bytes int64) Segment { return Segment{Pieces: []*fd.FD{f}, Bytes: bytes} }
+
+// One is the descriptor of a segment that must not be in pieces.
+func (s Segment) One() (*fd.FD, error) {
+	if len(s.Pieces) != 1 {
+		return nil, fmt.Errorf("use segment: it is in %d pieces, and only one can be used here", len(s.Pieces))
+	}
+	return s.Pieces[0], nil
+}
+
+// PieceBytes is the size of each piece. The error is for pieces that can't be of one size.
+func (s Segment) PieceBytes() (int64, error) {
+	n := int64(len(s.Pieces))
+	if n == 0 || s.Bytes <= 0 || s.Bytes%n != 0 {
+		return 0, fmt.Errorf("use segment: %d bytes in %d pieces", s.Bytes, n)
+	}
+	return s.Bytes / n, nil
+}
+
+// Dup gives the segment once more, with descriptors of its own, which the caller owns.
+func (s Segment) Dup() (Segment, error) {
+	twin := Segment{Bytes: s.Bytes}
+	for _, f := range s.Pieces {
+		d, err := f.Dup()
+		if err != nil {
+			return Segment{}, errors.Join(err, twin.Close())
+		}
+		twin.Pieces = append(twin.Pieces, d)
+	}
+	return twin, nil
+}
+
+// Close closes the descriptors.
+func (s Segment) Close() error {
+	var errs []error
+	for _, f := range s.Pieces {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // NoMemory is the error of an allocation that the device has no room for.

@@ -58,15 +58,18 @@ func Keep(handle [HandleBytes]byte, bytes int64) (s Segment, released <-chan str
 			n, _ = own.Read(make([]byte, 1))
 		}
 	}()
-	return Segment{FD: f, Bytes: bytes}, done, nil
+	return Whole(f, bytes), done, nil
 }
 
 // Handle is the legacy handle of a segment with a keeper; false for one that is a
 // descriptor of the memory itself.
 func (s Segment) Handle() (handle [HandleBytes]byte, kept bool, err error) {
+	if len(s.Pieces) != 1 {
+		return handle, false, nil // what is kept is one piece
+	}
 	var b [HandleBytes + 1]byte
-	n, _, err := unix.Recvfrom(s.FD.Int(), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	runtime.KeepAlive(s.FD)
+	n, _, err := unix.Recvfrom(s.Pieces[0].Int(), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	runtime.KeepAlive(s.Pieces[0])
 	switch {
 	case errors.Is(err, unix.ENOTSOCK):
 		return handle, false, nil
@@ -88,10 +91,10 @@ func (s Segment) Gone() error {
 	if _, kept, err := s.Handle(); !kept || err != nil {
 		return err
 	}
-	set := []unix.PollFd{{Fd: int32(s.FD.Int())}} // hanging up is always told
+	set := []unix.PollFd{{Fd: int32(s.Pieces[0].Int())}} // hanging up is always told
 	for {
 		_, err := unix.Poll(set, 0)
-		runtime.KeepAlive(s.FD)
+		runtime.KeepAlive(s.Pieces[0])
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue

@@ -24,12 +24,12 @@ func TestKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.FD.Dup()
+	second, err := s.Pieces[0].Dup()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []*fd.FD{s.FD, second, s.FD} {
-		x := Segment{FD: f, Bytes: s.Bytes}
+	for _, f := range []*fd.FD{s.Pieces[0], second, s.Pieces[0]} {
+		x := Whole(f, s.Bytes)
 		got, kept, err := x.Handle()
 		if got != want || !kept || err != nil {
 			t.Errorf("handle %q, kept %v, %v", got, kept, err)
@@ -38,7 +38,7 @@ func TestKeep(t *testing.T) {
 			t.Errorf("gone: %v", err)
 		}
 	}
-	_ = s.FD.Close()
+	_ = s.Close()
 	select {
 	case <-released:
 		t.Error("released while there is a descriptor")
@@ -48,7 +48,7 @@ func TestKeep(t *testing.T) {
 	if err := unix.Send(second.Int(), []byte("?"), unix.MSG_DONTWAIT); err != nil {
 		t.Fatal(err)
 	}
-	if err := (Segment{FD: second}).Gone(); err != nil {
+	if err := Whole(second, 0).Gone(); err != nil {
 		t.Errorf("gone: %v", err)
 	}
 	_ = second.Close()
@@ -62,10 +62,10 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer memory.Close()
-	if _, kept, err := (Segment{FD: memory}).Handle(); kept || err != nil {
+	if _, kept, err := Whole(memory, 0).Handle(); kept || err != nil {
 		t.Errorf("memory: kept %v, %v", kept, err)
 	}
-	if err := (Segment{FD: memory}).Gone(); err != nil {
+	if err := Whole(memory, 0).Gone(); err != nil {
 		t.Errorf("memory: %v", err)
 	}
 	for _, tt := range []struct {
@@ -100,7 +100,7 @@ func TestGone(t *testing.T) {
 		if tt.ends {
 			_ = theirs.Close()
 		}
-		if err := (Segment{FD: ours}).Gone(); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if err := Whole(ours, 0).Gone(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 		_, _ = ours.Close(), theirs.Close()

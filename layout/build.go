@@ -245,7 +245,7 @@ func (b *builder) scalar(name string, value float32) {
 // finish sorts the copies by where they read, and checks the whole.
 func (b *builder) finish() (*Plan, error) {
 	p := b.plan
-	p.Table.Segments = []int64{b.end}
+	p.Table.Segment = b.end
 	slices.SortFunc(p.Copies, func(x, y Copy) int {
 		return cmp.Or(cmp.Compare(x.File, y.File), cmp.Compare(x.Src, y.Src))
 	})

@@ -32,9 +32,6 @@ func (p *Plan) Check() error {
 	if err := p.Table.Validate(); err != nil {
 		return fmt.Errorf("check plan: %w", err)
 	}
-	if len(p.Table.Segments) != 1 {
-		return fmt.Errorf("check plan: %d segments, not one", len(p.Table.Segments))
-	}
 	for i, c := range p.Copies {
 		if err := p.checkCopy(c); err != nil {
 			return fmt.Errorf("check plan: copy %d: %w", i, err)

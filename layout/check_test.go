@@ -24,7 +24,7 @@ func smallPlan() *Plan {
 	}
 	return &Plan{
 		Table: &tensor.Table{
-			Segments: []int64{1024},
+			Segment:  1024,
 			Storages: []tensor.Storage{{Offset: 0, Bytes: 96}, {Offset: 256, Bytes: 4}, {Offset: 512, Bytes: 16}, {Offset: 768, Bytes: 0}},
 			Tensors: []tensor.Tensor{
 				view("weight", 0, 0, []int64{6, 8}, []int64{8, 1}),
@@ -52,13 +52,12 @@ func TestCheck(t *testing.T) {
 	}{
 		{"right, with shared and empty storages", func(*Plan) {}, ""},
 		{"no table", func(p *Plan) { p.Table = nil }, "no table"},
-		{"no tensors", func(p *Plan) { *p = Plan{Table: &tensor.Table{Segments: []int64{0}}} }, "no tensors"},
+		{"no tensors", func(p *Plan) { *p = Plan{Table: &tensor.Table{Segment: 0}} }, "no tensors"},
 		{"zero bytes", func(p *Plan) {
 			x := p.Table.Tensors[4]
 			x.Storage = 0
-			*p = Plan{Table: &tensor.Table{Segments: []int64{0}, Storages: []tensor.Storage{{}}, Tensors: []tensor.Tensor{x}}}
+			*p = Plan{Table: &tensor.Table{Segment: 0, Storages: []tensor.Storage{{}}, Tensors: []tensor.Tensor{x}}}
 		}, "no bytes"},
-		{"two segments", func(p *Plan) { p.Table.Segments = append(p.Table.Segments, 0) }, "2 segments"},
 		{"view past its storage", func(p *Plan) { p.Table.Tensors[1].Offset = 9 }, "overrun a storage"},
 		{"unwritten end", func(p *Plan) { p.Zeros = nil }, "byte 64 of the segment is not written"},
 		{"unwritten start", func(p *Plan) { p.Copies[0].Dst = 32; p.Copies[0].Rows = 2 }, "byte 0 of the segment is not written"},
@@ -105,7 +104,7 @@ func TestEmptyTensor(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &tensor.Table{
-		Segments: []int64{tensor.Alignment},
+		Segment:  tensor.Alignment,
 		Storages: []tensor.Storage{{}, {Bytes: 4}},
 		Tensors: []tensor.Tensor{
 			{Name: "nothing", Kind: tensor.Param, DType: tensor.BF16, Shape: []int64{0, 4}, Stride: []int64{4, 1}},
@@ -160,7 +159,7 @@ func FuzzCheck(f *testing.F) {
 		if json.Unmarshal(b, p) != nil || p.Check() != nil {
 			return
 		}
-		size := p.Table.Segments[0]
+		size := p.Table.Segment
 		for _, c := range p.Copies {
 			if c.Dst < 0 || c.written() <= 0 || c.written() > size-c.Dst {
 				t.Errorf("copy past the segment: %+v", c)

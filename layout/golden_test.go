@@ -211,7 +211,7 @@ func nearCache(t *testing.T, got []byte) []byte {
 // carryOut does what a loader does, slowly.
 func carryOut(t *testing.T, p *Plan) []byte {
 	t.Helper()
-	memory := make([]byte, p.Table.Segments[0])
+	memory := make([]byte, p.Table.Segment)
 	files := make([][]byte, len(p.Files))
 	for i, f := range p.Files {
 		var err error

@@ -20,7 +20,7 @@ import (
 // Plan builds one rank of a model in one segment. It is plain data, goes to the
 // loader child as JSON, and is safe for concurrent use once made.
 type Plan struct {
-	// Table has one segment, of Table.Segments[0] bytes.
+	// Table lies in a segment of Table.Segment bytes at least.
 	Table *tensor.Table `json:"table"`
 	// Files have absolute paths. A loader that finds another file there than when
 	// the plan was made stops.

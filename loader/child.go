@@ -43,8 +43,8 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	if err != nil {
 		return err
 	}
-	segments, err := receiveSegments(p, job)
-	defer closeSegments(segments)
+	segment, err := receiveSegment(p, job)
+	defer func() { _ = segment.Close() }() // it was only read
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	}()
 	done := make(chan error, 1)
 	go func() {
-		err := work(ctx, p, job, segments, open, &handed)
+		err := work(ctx, p, job, segment, open, &handed)
 		var full *device.NoMemory
 		if errors.As(err, &full) && users != nil && job.Patience > 0 {
 			if who := users(ctx, job.Device); who != "" {
@@ -128,18 +128,18 @@ type handover struct {
 }
 
 // work does the job, whatever it is.
-func work(ctx context.Context, p *pipe, job *Job, segments []device.Segment, open Opener, handed *handover) error {
+func work(ctx context.Context, p *pipe, job *Job, s device.Segment, open Opener, handed *handover) error {
 	if job.Task == taskHash {
 		return hash(ctx, p, job, handed)
 	}
-	if job.Plan == nil || job.Plan.Table == nil || len(job.Plan.Table.Segments) != 1 {
-		return errors.New("start job: the plan has no table of one segment")
+	if job.Plan == nil || job.Plan.Table == nil {
+		return errors.New("start job: the plan has no table")
 	}
 	switch job.Task {
 	case taskLoad:
 		return load(ctx, p, job, open, handed)
 	case taskVerify:
-		return verify(ctx, p, job, segments[0], open, handed)
+		return verify(ctx, p, job, s, open, handed)
 	}
 	return fmt.Errorf("start job: unknown task %q", job.Task)
 }
@@ -166,14 +166,16 @@ func load(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover)
 	if err != nil {
 		return err
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	table, err := encodeTable(job.Plan, s.Bytes)
 	if err != nil {
 		return err
 	}
 	defer table.Close()
-	if err := p.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
-		return err
+	for _, f := range s.Pieces {
+		if err := p.send(&packet{Says: saysSegment, Bytes: s.Bytes}, f); err != nil {
+			return err
+		}
 	}
 	if keeps {
 		handed.restore()
@@ -183,7 +185,7 @@ func load(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover)
 	if err := p.send(&packet{Says: saysDone}, table); err != nil || !keeps {
 		return err
 	}
-	_, _ = s.FD.Close(), table.Close() // the parent's are those that count
+	_, _ = s.Close(), table.Close() // the parent's are those that count
 	keeper.Wait()
 	return nil
 }
@@ -229,7 +231,7 @@ func openAndAlloc(job *Job, open Opener) (device.Device, device.Buffer, error) {
 	if err != nil {
 		return nil, nil, &noDevice{fmt.Errorf("open device %q: %w", job.Device, err)}
 	}
-	buf, err := d.Alloc(job.Plan.Table.Segments[0])
+	buf, err := d.Alloc(job.Plan.Table.Segment)
 	if err != nil {
 		return nil, nil, errors.Join(err, d.Close())
 	}
@@ -245,7 +247,7 @@ func (e *noDevice) Unwrap() error { return e.error }
 // become as large as the device's granularity wants.
 func encodeTable(plan *layout.Plan, segment int64) (*fd.FD, error) {
 	t := *plan.Table
-	t.Segments = []int64{segment}
+	t.Segment = segment
 	b, err := t.Encode()
 	if err != nil {
 		return nil, err

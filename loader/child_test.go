@@ -252,7 +252,7 @@ func finished() (segment, table *fd.FD, err error) {
 
 func pageTable(bytes int64) *tensor.Table {
 	return &tensor.Table{
-		Segments: []int64{bytes},
+		Segment:  bytes,
 		Storages: []tensor.Storage{{Bytes: bytes}},
 		Tensors: []tensor.Tensor{{
 			Name: "w", Kind: tensor.Param, DType: tensor.U8, Shape: []int64{bytes}, Stride: []int64{1},

@@ -7,7 +7,7 @@ import "time"
 
 // Keeper is a child that goes on after its job, because the memory that it filled
 // is its own ([device.Keeper]). It ends when nobody holds a descriptor of its
-// segments any more, and its end is that of the memory. Its methods are safe for
+// segment any more, and its end is that of the memory. Its methods are safe for
 // concurrent use.
 type Keeper struct {
 	child    *child
@@ -26,10 +26,6 @@ func (k *Keeper) End() string { return k.child.wait(k.patience) }
 
 // kept reports whether the child has to go on.
 func (r *Result) kept() bool {
-	for _, s := range r.Segments {
-		if _, kept, _ := s.Handle(); kept {
-			return true
-		}
-	}
-	return false
+	_, kept, _ := r.Segment.Handle()
+	return kept
 }

@@ -77,11 +77,11 @@ func runKept(t *testing.T, how string, wait time.Duration) *Result {
 // of the segment is closed.
 func TestKeeper(t *testing.T) {
 	r := runKept(t, "", testmain.Patience)
-	second, err := r.Segments[0].FD.Dup()
+	second, err := r.Segment.Pieces[0].Dup()
 	if err != nil {
 		t.Fatal(err)
 	}
-	handle, kept, err := r.Segments[0].Handle()
+	handle, kept, err := r.Segment.Handle()
 	if handle[0] != 'h' || !kept || err != nil {
 		t.Errorf("handle %q, kept %v, %v", handle, kept, err)
 	}
@@ -120,7 +120,7 @@ func TestKeeperDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.Keeper.Ended()
-	if err := r.Segments[0].Gone(); err == nil {
+	if err := r.Segment.Gone(); err == nil {
 		t.Error("the segment isn't gone")
 	}
 	if got := r.Keeper.End(); !strings.HasPrefix(got, "signal: terminated") {

@@ -48,6 +48,9 @@ type Job struct {
 	// computed meanwhile, and all files come by the page cache then, Direct or not. A
 	// load of a file that a Hugging Face cache names by another digest fails.
 	Digests []layout.File `json:"digests,omitempty"`
+	// Pieces is of how many descriptors the segment is that is to be verified. Run and
+	// Verify set it.
+	Pieces int `json:"pieces,omitempty"`
 }
 
 // Progress says how far a job is.
@@ -63,17 +66,16 @@ type Progress struct {
 
 // Result is a finished job. The caller owns all descriptors, see Close.
 type Result struct {
-	// Table is valid, and its segments are as large as Segments are.
+	// Table is valid, and its segment is as large as Segment is.
 	Table *tensor.Table
 	// TableFD is a sealed memory file that holds Table.Encode(), and what to keep
-	// beside the segments for whoever finds them after a restart.
-	TableFD  *fd.FD
-	Segments []device.Segment // in the table's order
-	Digests  []Digest         // by file
-	Bytes    int64            // of all segments
-	Keeper   *Keeper          // the child, if the memory is its own; nil: it has nothing more to do
-	Elapsed  time.Duration    // from the child's start to its last packet
-	Filling  time.Duration    // of that, from the moment the memory was there until it was full
+	// beside the segment for the process that finds them after a restart.
+	TableFD *fd.FD
+	Segment device.Segment
+	Digests []Digest      // by file
+	Keeper  *Keeper       // the child, if the memory is its own; nil: it has nothing more to do
+	Elapsed time.Duration // from the child's start to its last packet
+	Filling time.Duration // of that, from the moment the memory was there until it was full
 
 	difference *Difference // of a job that verifies
 }
@@ -83,9 +85,7 @@ func (r *Result) Close() {
 	if r.TableFD != nil {
 		_ = r.TableFD.Close()
 	}
-	for _, s := range r.Segments {
-		_ = s.FD.Close()
-	}
+	_ = r.Segment.Close()
 }
 
 // Options say how the child is started.

@@ -120,7 +120,7 @@ func TestRun(t *testing.T) {
 		page := host.Open().Granularity()
 		segment := (int64(len(data)) + page - 1) / page * page
 		want := *job.Plan.Table
-		want.Segments = []int64{segment}
+		want.Segment = segment
 		want.Aliases, want.Attrs = r.Table.Aliases, r.Table.Attrs // empty or nil
 		if diff := cmp.Diff(&want, r.Table); diff != "" {
 			t.Errorf("table (-want +got):\n%s", diff)
@@ -132,18 +132,18 @@ func TestRun(t *testing.T) {
 		if stored, err := tensor.Decode(b); err != nil || !cmp.Equal(stored, r.Table) {
 			t.Errorf("stored table is %v, %v; want that of the result", stored, err)
 		}
-		if len(r.Segments) != 1 || r.Segments[0].Bytes != segment || r.Bytes != segment || r.Elapsed <= 0 {
+		if len(r.Segment.Pieces) != 1 || r.Segment.Bytes != segment || r.Elapsed <= 0 {
 			t.Fatalf("result %+v, want a segment of %d bytes", r, segment)
 		}
 		got := make([]byte, len(data))
-		if _, err := unix.Pread(r.Segments[0].FD.Int(), got, 0); err != nil || !bytes.Equal(got, data) {
+		if _, err := unix.Pread(r.Segment.Pieces[0].Int(), got, 0); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("contents differ from the file, %v", err)
 		}
 		last := Progress{Allocated: segment, Done: int64(len(data)), Total: int64(len(data))}
 		if len(seen) < 2 || seen[len(seen)-1] != last || !slices.IsSortedFunc(seen, func(a, b Progress) int { return int(a.Done - b.Done) }) {
 			t.Errorf("progress %+v, want it to rise to %+v", seen, last)
 		}
-		for _, f := range []int{r.TableFD.Int(), r.Segments[0].FD.Int()} {
+		for _, f := range []int{r.TableFD.Int(), r.Segment.Pieces[0].Int()} {
 			if flags, err := unix.FcntlInt(uintptr(f), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
 				t.Errorf("descriptor %d: flags %#x, %v; want close-on-exec", f, flags, err)
 			}
@@ -309,7 +309,7 @@ func TestChildFails(t *testing.T) {
 	}{
 		{"no memory", "work", func(_ *testing.T, j *Job) {
 			const huge = 1 << 50
-			j.Plan.Table.Segments[0] = huge
+			j.Plan.Table.Segment = huge
 		}, Error{Kind: KindNoMemory, Message: "allocate 1125899906842624 bytes: only FREE are free", Want: 1 << 50}},
 		{"file missing", "work", func(t *testing.T, j *Job) {
 			if err := os.Remove(j.Plan.Files[0].Path); err != nil {
@@ -343,7 +343,7 @@ func TestChildFails(t *testing.T) {
 		{"bad plan", "work", func(_ *testing.T, j *Job) { j.Plan.Copies = nil },
 			Error{Kind: KindFailed, Message: "check plan: nothing writes byte 0"}},
 		{"no plan", "work", func(_ *testing.T, j *Job) { j.Plan = nil },
-			Error{Kind: KindFailed, Message: "start job: the plan has no table of one segment"}},
+			Error{Kind: KindFailed, Message: "start job: the plan has no table"}},
 		{"long message", "long message", nil,
 			Error{Kind: KindFailed, Message: strings.Repeat("<", maxText)}},
 		{"exits", "exit", nil, Error{Kind: KindDied, Message: "the loader ended early: exit status 3"}},

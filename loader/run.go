@@ -36,12 +36,12 @@ import (
 // Run is safe for concurrent use.
 func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*Result, error) {
 	job.Task = taskLoad
-	return run(ctx, opt, job, nil, progress)
+	return run(ctx, opt, job, device.Segment{}, progress)
 }
 
-// run is Run for any task. The segments, those of a job that verifies, stay the
+// run is Run for any task. The segment, that of a job that verifies, stays the
 // caller's.
-func run(ctx context.Context, opt Options, job Job, segments []device.Segment, progress func(Progress)) (*Result, error) {
+func run(ctx context.Context, opt Options, job Job, segment device.Segment, progress func(Progress)) (*Result, error) {
 	if progress == nil {
 		progress = func(Progress) {}
 	}
@@ -69,7 +69,7 @@ func run(ctx context.Context, opt Options, job Job, segments []device.Segment, p
 		}
 		return nil, err
 	}
-	result, err := c.converse(ctx, job.Task, file, segments, progress)
+	result, err := c.converse(ctx, job.Task, file, segment, progress)
 	if err != nil {
 		c.kill()
 		state := c.wait(opt.ExitWait)
@@ -193,15 +193,15 @@ func (c *child) wait(patience time.Duration) string {
 
 // converse gives the child its job and collects what it says. The result is never
 // nil, and holds what came before an error.
-func (c *child) converse(ctx context.Context, task string, job *fd.FD, segments []device.Segment, progress func(Progress)) (*Result, error) {
+func (c *child) converse(ctx context.Context, task string, job *fd.FD, segment device.Segment, progress func(Progress)) (*Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.pipe.conn.SetReadDeadline(time.Now()) })
 	defer stop()
 	r := new(Result)
 	if err := c.pipe.send(&packet{Says: saysJob}, job); err != nil {
 		return r, err
 	}
-	for _, s := range segments {
-		if err := c.pipe.send(&packet{Says: saysSegment, Bytes: s.Bytes}, s.FD); err != nil {
+	for _, f := range segment.Pieces {
+		if err := c.pipe.send(&packet{Says: saysSegment, Bytes: segment.Bytes}, f); err != nil {
 			return r, err
 		}
 	}
@@ -230,10 +230,8 @@ func (c *child) converse(ctx context.Context, task string, job *fd.FD, segments 
 			r.difference = m.Difference
 			return r, nil
 		case m.Says == saysSegment && task == taskLoad:
-			r.Segments = append(r.Segments, device.Segment{FD: f, Bytes: m.Bytes})
-			r.Bytes += m.Bytes
-			if len(r.Segments) > maxPieces {
-				return r, fmt.Errorf("receive segments: more than %d", maxPieces)
+			if err := gather(&r.Segment, m, f); err != nil {
+				return r, err
 			}
 		case m.Says == saysDone && task == taskLoad:
 			r.TableFD = f
@@ -250,7 +248,7 @@ func (c *child) converse(ctx context.Context, task string, job *fd.FD, segments 
 	}
 }
 
-// readTable fills Table from TableFD and compares it with the segments.
+// readTable fills Table from TableFD and compares it with the segment.
 func (r *Result) readTable() error {
 	b, err := r.TableFD.ReadSealed(tensor.MaxEncoded)
 	if err != nil {
@@ -259,13 +257,22 @@ func (r *Result) readTable() error {
 	if r.Table, err = tensor.Decode(b); err != nil {
 		return fmt.Errorf("receive table: %w", err)
 	}
-	if len(r.Table.Segments) != len(r.Segments) {
-		return fmt.Errorf("receive table: it has %d segments, %d came", len(r.Table.Segments), len(r.Segments))
+	if _, err := r.Segment.PieceBytes(); err != nil || r.Segment.Bytes != r.Table.Segment {
+		return fmt.Errorf("receive table: its segment has %d bytes, and %d in %d pieces came", r.Table.Segment, r.Segment.Bytes, len(r.Segment.Pieces))
 	}
-	for i, s := range r.Segments {
-		if s.Bytes != r.Table.Segments[i] {
-			return fmt.Errorf("receive table: segment %d has %d bytes, %d came", i, r.Table.Segments[i], s.Bytes)
-		}
+	return nil
+}
+
+// gather adds the piece of a packet to a segment. Each packet says how large all of them
+// are together.
+func gather(s *device.Segment, m *packet, f *fd.FD) error {
+	if f == nil {
+		return fmt.Errorf("receive segment: got %q", m.Says)
 	}
+	if len(s.Pieces) > 0 && s.Bytes != m.Bytes || len(s.Pieces) == maxPieces {
+		_ = f.Close()
+		return fmt.Errorf("receive segment: piece %d says %d bytes, the first %d; at most %d pieces", len(s.Pieces), m.Bytes, s.Bytes, maxPieces)
+	}
+	s.Pieces, s.Bytes = append(s.Pieces, f), m.Bytes
 	return nil
 }

@@ -32,23 +32,23 @@ func doing(task string) string {
 }
 
 // Verify has a child carry out a job's plan again and compare the result, block by
-// block, with what is in the segments: those of an earlier [Run] of an equal plan, of
-// this process or an earlier one. It gives nil where each byte is what the files give.
+// block, with what is in the segment: that of an earlier [Run] of an equal plan, of this
+// process or an earlier one. It gives nil where each byte is what the files give.
 // With an error, an [*Error] or that of ctx, nothing is known; KindFileChanged is
 // about the files and says nothing of the memory. Of a job with Digests each comes by
 // progress, whether memory differs or not.
 //
-// The segments stay the caller's and must stay open; engines may have mapped them. A
+// The segment stays the caller's and must stay open; engines may have mapped it. A
 // GPU's memory is read by a context of the child's, which takes some hundred MiB of it
 // meanwhile.
 //
 // Progress may be nil. All else is as with Run. Verify is safe for concurrent use.
-func Verify(ctx context.Context, opt Options, job Job, segments []device.Segment, progress func(Progress)) (*Difference, error) {
-	job.Task = taskVerify
-	if job.Plan == nil || job.Plan.Table == nil || len(segments) != 1 || len(job.Plan.Table.Segments) != 1 {
-		return nil, &Error{Kind: KindFailed, Message: "start job: the plan has no table of one segment", Doing: doing(taskVerify)}
+func Verify(ctx context.Context, opt Options, job Job, s device.Segment, progress func(Progress)) (*Difference, error) {
+	job.Task, job.Pieces = taskVerify, len(s.Pieces)
+	if job.Plan == nil || job.Plan.Table == nil || job.Pieces == 0 {
+		return nil, &Error{Kind: KindFailed, Message: "start job: the plan has no table, or there is no segment", Doing: doing(taskVerify)}
 	}
-	r, err := run(ctx, opt, job, segments, progress)
+	r, err := run(ctx, opt, job, s, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -60,34 +60,26 @@ func Verify(ctx context.Context, opt Options, job Job, segments []device.Segment
 // files, comes by progress as soon as it is known, so that those of a job that is ended
 // early are not lost. Errors are as with [Run]. Hash is safe for concurrent use.
 func Hash(ctx context.Context, opt Options, files []layout.File, progress func(Progress)) error {
-	_, err := run(ctx, opt, Job{Task: taskHash, Digests: files}, nil, progress)
+	_, err := run(ctx, opt, Job{Task: taskHash, Digests: files}, device.Segment{}, progress)
 	return err
 }
 
-// receiveSegments takes what a job is to verify. The caller owns it, also what came
+// receiveSegment takes what a job is to verify. The caller owns it, also what came
 // before an error.
-func receiveSegments(p *pipe, job *Job) ([]device.Segment, error) {
-	if job.Task != taskVerify || job.Plan == nil || job.Plan.Table == nil {
-		return nil, nil
+func receiveSegment(p *pipe, job *Job) (s device.Segment, err error) {
+	if job.Task != taskVerify {
+		return s, nil
 	}
-	var list []device.Segment
-	for range job.Plan.Table.Segments {
+	for range job.Pieces {
 		m, f, err := p.receive()
+		if err == nil {
+			err = gather(&s, m, f)
+		}
 		if err != nil {
-			return list, err
+			return s, err
 		}
-		if f == nil {
-			return list, fmt.Errorf("receive segments: got %q", m.Says)
-		}
-		list = append(list, device.Segment{FD: f, Bytes: m.Bytes})
 	}
-	return list, nil
-}
-
-func closeSegments(list []device.Segment) {
-	for _, s := range list {
-		_ = s.FD.Close() // it was only read
-	}
+	return s, nil
 }
 
 // verify compares memory with what the job's plan gives.

@@ -29,7 +29,7 @@ import (
 func flipped(t *testing.T, s device.Segment, at int64) device.Segment {
 	t.Helper()
 	b := make([]byte, s.Bytes)
-	if _, err := unix.Pread(s.FD.Int(), b, 0); err != nil {
+	if _, err := unix.Pread(s.Pieces[0].Int(), b, 0); err != nil {
 		t.Fatal(err)
 	}
 	b[at] ^= 1
@@ -37,7 +37,7 @@ func flipped(t *testing.T, s device.Segment, at int64) device.Segment {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return device.Segment{FD: f, Bytes: s.Bytes}
+	return device.Whole(f, s.Bytes)
 }
 
 // flipFile changes a byte of a file and puts its time back. It gives the file as it is
@@ -79,12 +79,12 @@ func TestVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		other := flipped(t, r.Segments[0], 54_321)
-		defer other.FD.Close()
+		other := flipped(t, r.Segment, 54_321)
+		defer other.Close()
 		verify := func(job Job, s device.Segment, want *Difference) {
 			t.Helper()
 			var last Progress
-			got, err := Verify(t.Context(), options("work"), job, []device.Segment{s}, func(p Progress) { last = p })
+			got, err := Verify(t.Context(), options("work"), job, s, func(p Progress) { last = p })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,12 +95,12 @@ func TestVerify(t *testing.T) {
 				t.Errorf("the last progress is %+v, want %+v", last, want)
 			}
 		}
-		verify(job, r.Segments[0], nil)
+		verify(job, r.Segment, nil)
 		verify(job, other, &Difference{Tensor: "w", Offset: 54_321, Memory: data[54_321] ^ 1, File: data[54_321], Bytes: 1, Tensors: 1})
 		plan := *job.Plan
 		plan.Files = []layout.File{flipFile(t, plan.Files[0], 1_000_000)}
 		job.Plan = &plan
-		verify(job, r.Segments[0], &Difference{Tensor: "w", Offset: 1_000_000, Memory: data[1_000_000], File: data[1_000_000] ^ 1, Bytes: 1, Tensors: 1})
+		verify(job, r.Segment, &Difference{Tensor: "w", Offset: 1_000_000, Memory: data[1_000_000], File: data[1_000_000] ^ 1, Bytes: 1, Tensors: 1})
 	})
 }
 
@@ -143,9 +143,9 @@ func TestDigests(t *testing.T) {
 			t.Errorf("digests of the result (-want +got):\n%s", diff)
 		}
 		check("load", 1_000_001)
-		other := flipped(t, r.Segments[0], 0)
-		defer other.FD.Close()
-		if d, err := Verify(t.Context(), options("work"), job, []device.Segment{other}, progress); err != nil || d == nil {
+		other := flipped(t, r.Segment, 0)
+		defer other.Close()
+		if d, err := Verify(t.Context(), options("work"), job, other, progress); err != nil || d == nil {
 			t.Fatalf("%+v, %v, want a difference", d, err)
 		}
 		check("verify", 1_000_001)
@@ -214,9 +214,9 @@ func TestVerifyFails(t *testing.T) {
 		{"bad plan", "work", func(_ *testing.T, j *Job) { j.Plan.Copies = nil },
 			Error{Kind: KindFailed, Message: "check plan: nothing writes byte 0"}},
 		{"no plan", "work", func(_ *testing.T, j *Job) { j.Plan = nil },
-			Error{Kind: KindFailed, Message: "start job: the plan has no table of one segment"}},
-		{"a plan for more memory", "work", func(_ *testing.T, j *Job) { j.Plan.Table.Segments[0] = 1 << 20 },
-			Error{Kind: KindFailed, Message: "check plan: segments of [1048576] bytes for memory of 503808"}},
+			Error{Kind: KindFailed, Message: "start job: the plan has no table, or there is no segment"}},
+		{"a plan for more memory", "work", func(_ *testing.T, j *Job) { j.Plan.Table.Segment = 1 << 20 },
+			Error{Kind: KindFailed, Message: "check plan: a segment of 1048576 bytes for memory of 503808"}},
 		{"killed at the start", "die: at start", nil, Error{Kind: KindDied, Message: "the loader ended early: signal: killed"}},
 		{"killed in the device", "die: view", nil, Error{Kind: KindDied, Message: "the loader ended early: signal: killed"}},
 		{"killed in mid-verify", "die: in fill", nil, Error{Kind: KindDied, Message: "the loader ended early: signal: killed"}},
@@ -235,7 +235,7 @@ func TestVerifyFails(t *testing.T) {
 				}
 				opt := options(tt.how)
 				opt.Env = append(opt.Env, "WCACHE_TEST_FILE="+path)
-				d, err := Verify(t.Context(), opt, job, r.Segments, nil)
+				d, err := Verify(t.Context(), opt, job, r.Segment, nil)
 				var got *Error
 				if !errors.As(err, &got) || d != nil {
 					t.Fatalf("Verify = %+v, %v; want an *Error", d, err)
@@ -267,7 +267,7 @@ func TestVerifyHangs(t *testing.T) {
 		why := errors.New("its client is gone")
 		opt := options("hang: view")
 		opt.Stderr = &until{text: "hanging", do: func() { cancel(why) }}
-		if d, err := Verify(ctx, opt, job, r.Segments, nil); !errors.Is(err, why) || d != nil || err.Error() != "verify memory: its client is gone" {
+		if d, err := Verify(ctx, opt, job, r.Segment, nil); !errors.Is(err, why) || d != nil || err.Error() != "verify memory: its client is gone" {
 			t.Errorf("Verify = %+v, %v; want an error for the context's reason", d, err)
 		}
 	})

@@ -63,7 +63,7 @@ type Entry struct {
 	Loader   string          `toml:"loader"`
 	Reason   string          `toml:"reason"` // why this loader
 	Table    string          `toml:"table"`  // name of the table's descriptor
-	Segments []Segment       `toml:"segments"`
+	Pieces   []Piece         `toml:"segments"` // of its memory, in order
 	Tensors  int             `toml:"tensors"`
 	Bytes    int64           `toml:"bytes"` // of distinct storages
 	Loaded   time.Time       `toml:"loaded"`
@@ -84,8 +84,9 @@ type Engine struct {
 	Since time.Time `toml:"since"`
 }
 
-// Segment is a stored descriptor of weights.
-type Segment struct {
+// Piece is a stored descriptor of weights: all of an entry's memory, or a part that is as
+// large as the others.
+type Piece struct {
 	Name  string `toml:"name"`
 	Bytes int64  `toml:"bytes"`
 	File  string `toml:"file"` // which file it was when the loader gave it, as fd.FD.File tells

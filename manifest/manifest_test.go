@@ -34,7 +34,7 @@ func example(t testing.TB) *Manifest {
 	at := time.Date(2026, 11, 29, 12, 31, 7, 5000, time.UTC)
 	return &Manifest{Schema: Schema, Entries: []Entry{{
 		ID: ID(k, "/models/llama"), Key: k, Dir: "/models/llama", Sure: "pin", Device: "host", Loader: "native", Reason: "LlamaForCausalLM",
-		Table: "t1", Segments: []Segment{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
+		Table: "t1", Pieces: []Piece{{Name: "s1", Bytes: 105472}}, Tensors: 29, Bytes: 105120,
 		Loaded: at, Used: at, Seconds: 0.25, Pinned: true,
 		Files:   []File{{Name: "model.safetensors", Stamp: stamp.Stamp{Size: 191976, MTime: at.UnixNano(), CTime: at.UnixNano() + 1, Inode: 42, Device: 65024, Mount: 7}, Used: true, SHA256: strings.Repeat("0a", 32), Hub: strings.Repeat("0b", 32)}},
 		Engines: []Engine{{PID: 4711, Name: "VLLM::EngineCor", Start: 123456, Since: at}},

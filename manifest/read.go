@@ -109,7 +109,7 @@ func (e *Entry) check() error {
 	switch {
 	case e.ID != ID(e.Key, e.Dir):
 		return errors.New("is not the id of its key and directory")
-	case len(e.Segments) == 0 || e.Table == "":
+	case len(e.Pieces) == 0 || e.Table == "":
 		return errors.New("names no descriptors")
 	}
 	return nil

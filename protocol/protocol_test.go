@@ -294,7 +294,7 @@ func ipcArgs(size pickle.Tuple, bytes, offset int64) pickle.Tuple {
 // TestManyTensors is about a reply of several batches and frames.
 func TestManyTensors(t *testing.T) {
 	const n = 1100
-	table := &tensor.Table{Segments: []int64{n * tensor.Alignment}}
+	table := &tensor.Table{Segment: n * tensor.Alignment}
 	want := &Reply{Status: StatusOK, Attrs: []tensor.Attr{}, HasAttrs: true}
 	for i := range int64(n) {
 		x := tensor.Tensor{Name: fmt.Sprintf("layers.%d.weight", i), Kind: tensor.Param, DType: tensor.U8, Shape: []int64{i % 200}, Stride: []int64{1}, Storage: int(i)}

@@ -15,7 +15,7 @@ import (
 // an engine can be given: each tensor lies inside of its segment.
 func FuzzDecode(f *testing.F) {
 	b, err := (&tensor.Table{
-		Segments: []int64{4096},
+		Segment:  4096,
 		Storages: []tensor.Storage{{Bytes: 96}, {Offset: 256, Bytes: 8}, {Offset: 512}},
 		Tensors: []tensor.Tensor{
 			{Name: "w", Kind: tensor.Param, DType: tensor.BF16, Shape: []int64{4, 8}, Stride: []int64{1, 4}, Offset: 16},
@@ -43,7 +43,7 @@ func FuzzDecode(f *testing.F) {
 				last += max(n-1, 0) * x.Stride[i]
 			}
 			s := table.Storages[x.Storage]
-			if end := s.Offset + (last+1)*int64(x.DType.Size()); tensor.Elements(x.Shape) > 0 && (last < 0 || end > s.Offset+s.Bytes || end > table.Segments[s.Segment]) {
+			if end := s.Offset + (last+1)*int64(x.DType.Size()); tensor.Elements(x.Shape) > 0 && (last < 0 || end > s.Offset+s.Bytes || end > table.Segment) {
 				t.Fatalf("%q ends at %d of %+v", x.Name, end, s)
 			}
 		}

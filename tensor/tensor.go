@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MIT
 
 // Package tensor describes tensors in memory: element types, shapes, and the
-// [Table] that says which tensor of a model lies where in which segment. It
+// [Table] that says which tensor of a model lies where in memory. It
 // holds no data and opens nothing.
 //
 // The terms are torch's: a tensor is a strided view of a storage, and a storage
-// is a range of bytes of a segment.
+// is a range of bytes of the segment, which is the memory of the whole model.
 package tensor
 
 import (
@@ -49,11 +49,10 @@ type Tensor struct {
 	Storage int     `json:"storage"` // index into Table.Storages
 }
 
-// Storage is a range of bytes of a segment that tensors view.
+// Storage is a range of bytes of the segment that tensors view.
 type Storage struct {
-	Segment int   `json:"segment"` // index into Table.Segments
-	Offset  int64 `json:"offset"`  // bytes from the segment's start, a multiple of Alignment
-	Bytes   int64 `json:"bytes"`
+	Offset int64 `json:"offset"` // bytes from the segment's start, a multiple of Alignment
+	Bytes  int64 `json:"bytes"`
 }
 
 // Alias is a second name of a tensor that the table holds under its first.
@@ -71,7 +70,7 @@ type Attr struct {
 // Table is everything that an engine has to know of one rank of a model that
 // lies in memory. The order of Tensors, Aliases and Attrs is the engine's.
 type Table struct {
-	Segments []int64   `json:"segments"` // bytes of each segment
+	Segment  int64     `json:"-"` // bytes of the memory in which all lies, as large as its device made it
 	Storages []Storage `json:"storages"`
 	Tensors  []Tensor  `json:"tensors"`
 	Aliases  []Alias   `json:"aliases"`
@@ -127,11 +126,8 @@ func (t *Table) Validate() error {
 		return fmt.Errorf("check table: more than %d tensors", MaxTensors)
 	}
 	for i, s := range t.Storages {
-		if s.Segment < 0 || s.Segment >= len(t.Segments) {
-			return fmt.Errorf("check table: storage %d: no segment %d", i, s.Segment)
-		}
-		if s.Offset < 0 || s.Bytes < 0 || s.Offset%Alignment != 0 || s.Bytes > t.Segments[s.Segment]-s.Offset {
-			return fmt.Errorf("check table: storage %d: bytes %d+%d are not an aligned part of a segment of %d", i, s.Offset, s.Bytes, t.Segments[s.Segment])
+		if s.Offset < 0 || s.Bytes < 0 || s.Offset%Alignment != 0 || s.Bytes > t.Segment-s.Offset {
+			return fmt.Errorf("check table: storage %d: bytes %d+%d are not an aligned part of a segment of %d", i, s.Offset, s.Bytes, t.Segment)
 		}
 	}
 	if t.Bytes() == 0 {
@@ -202,6 +198,34 @@ func (t *Table) checkTensor(x *Tensor) error {
 	if hi != 0 || (end+7)/8 > uint64(t.Storages[x.Storage].Bytes) {
 		return fmt.Errorf("shape %v, stride %v, offset %d overrun a storage of %d bytes", x.Shape, x.Stride, x.Offset, t.Storages[x.Storage].Bytes)
 	}
+	return nil
+}
+
+// encoded is a table as JSON. Its list has had one segment in every version that wrote
+// one.
+type encoded struct {
+	Segments []int64 `json:"segments"`
+	*plain
+}
+
+// plain is a table whose methods encoding/json doesn't call.
+type plain Table
+
+// MarshalJSON is for [encoding/json].
+func (t *Table) MarshalJSON() ([]byte, error) {
+	return json.Marshal(encoded{Segments: []int64{t.Segment}, plain: (*plain)(t)})
+}
+
+// UnmarshalJSON is for [encoding/json].
+func (t *Table) UnmarshalJSON(b []byte) error {
+	e := encoded{plain: (*plain)(t)}
+	if err := json.Unmarshal(b, &e); err != nil {
+		return err
+	}
+	if len(e.Segments) != 1 {
+		return fmt.Errorf("%d segments, not one", len(e.Segments))
+	}
+	t.Segment = e.Segments[0]
 	return nil
 }
 

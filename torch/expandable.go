@@ -16,16 +16,15 @@ import (
 
 var _ protocol.Form = Expandable{}
 
-// Expandable describes segments of GPU memory that are descriptors of process
-// PID, in the words of torch's expandable segments: an engine fetches a
-// descriptor (pidfd_getfd(2)), imports it and maps the whole segment, once for
-// each segment. Engine and PID have one user and one pid namespace, and PID is
+// Expandable describes a segment of GPU memory by descriptors of process PID, in
+// the words of torch's expandable segments: an engine fetches each descriptor
+// (pidfd_getfd(2)), imports it and maps all as one range, once. Engine and PID have one user and one pid namespace, and PID is
 // dumpable; where Yama restricts ptrace(2), PID must have allowed it.
 //
 // PID needs no GPU, and memory that is mapped outlives it.
 type Expandable struct {
 	PID    int
-	FDs    []int // of each segment
+	FDs    []int // of the segment's pieces, which are of equal size
 	Header Header
 }
 
@@ -77,30 +76,36 @@ func HeaderForTorch(version string) (Header, bool) {
 // posixFD is the kind of descriptor in a Header32.
 const posixFD = 1
 
-// handle is that of one segment: the header and one descriptor, since a segment
-// is one piece of memory.
-func (e Expandable) handle(fd int, bytes int64) []byte {
+// handle is that of a segment: the header, then a descriptor for each piece.
+func (e Expandable) handle(bytes int64) []byte {
 	le := binary.LittleEndian
-	b := append(make([]byte, 0, 38), byte(e.Header), 'e')
-	b = le.AppendUint64(b, uint64(uint32(e.PID))) // 4 bytes and as many of padding
-	b = le.AppendUint64(b, uint64(bytes))         // of a piece
-	b = le.AppendUint64(b, 1)                     // pieces
+	pieces := len(e.FDs)
+	b := append(make([]byte, 0, 34+4*pieces), byte(e.Header), 'e')
+	b = le.AppendUint64(b, uint64(uint32(e.PID)))       // 4 bytes and as many of padding
+	b = le.AppendUint64(b, uint64(bytes/int64(pieces))) // of a piece
+	b = le.AppendUint64(b, uint64(pieces))
 	if e.Header == Header32 {
 		b = le.AppendUint64(b, posixFD) // as the PID
 	}
-	return le.AppendUint32(b, uint32(fd))
+	for _, fd := range e.FDs {
+		b = le.AppendUint32(b, uint32(fd))
+	}
+	return b
 }
 
 // Entry is part of [protocol.Form].
 func (e Expandable) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
-	x, s, err := look(t, i, len(e.FDs), "descriptors")
+	x, s, err := look(t, i)
 	if err != nil {
 		return err
 	}
 	if !e.Header.known() {
 		return fmt.Errorf("torch has no header of version %d", e.Header)
 	}
-	arguments(enc, x, s, func() []byte { return e.handle(e.FDs[s.Segment], t.Segments[s.Segment]) })
+	if n := int64(len(e.FDs)); n == 0 || t.Segment%n != 0 {
+		return fmt.Errorf("a segment of %d bytes has %d pieces", t.Segment, n)
+	}
+	arguments(enc, x, s, func() []byte { return e.handle(t.Segment) })
 	return nil
 }
 

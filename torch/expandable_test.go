@@ -21,13 +21,15 @@ func TestHandle(t *testing.T) {
 	const bytes = 40<<30 | 2<<20
 	for _, tt := range []struct {
 		header Header
+		fds    []int
 		want   []string
 	}{
-		{Header24, []string{"02", "65", "4e61bc00", "00000000", "000020000a000000", "0100000000000000", "2c010000"}},
-		{Header32, []string{"03", "65", "4e61bc00", "00000000", "000020000a000000", "0100000000000000", "01000000", "00000000", "2c010000"}},
+		{Header24, []int{300}, []string{"02", "65", "4e61bc00", "00000000", "000020000a000000", "0100000000000000", "2c010000"}},
+		{Header32, []int{300}, []string{"03", "65", "4e61bc00", "00000000", "000020000a000000", "0100000000000000", "01000000", "00000000", "2c010000"}},
+		{Header32, []int{300, 7}, []string{"03", "65", "4e61bc00", "00000000", "0000100005000000", "0200000000000000", "01000000", "00000000", "2c010000", "07000000"}},
 	} {
-		e := Expandable{PID: 12345678, Header: tt.header}
-		if got, want := hex.EncodeToString(e.handle(300, bytes)), strings.Join(tt.want, ""); got != want {
+		e := Expandable{PID: 12345678, FDs: tt.fds, Header: tt.header}
+		if got, want := hex.EncodeToString(e.handle(bytes)), strings.Join(tt.want, ""); got != want {
 			t.Errorf("version %d:\n got %s\nwant %s", tt.header, got, want)
 		}
 	}
@@ -37,10 +39,10 @@ func TestHandle(t *testing.T) {
 // handle of CUDA's.
 func TestLegacyHandle(t *testing.T) {
 	l := legacy(0)
-	bare := hex.EncodeToString(l.Handles[1][:])
+	bare := hex.EncodeToString(l.Handle[:])
 	for header, want := range map[Header]string{0: bare, Header24: "0263" + bare, Header32: "0363" + bare} {
 		l.Header = header
-		if got := hex.EncodeToString(l.handle(1)); got != want {
+		if got := hex.EncodeToString(l.handle()); got != want {
 			t.Errorf("version %d:\n got %s\nwant %s", header, got, want)
 		}
 	}
@@ -50,7 +52,7 @@ func TestLegacyHandle(t *testing.T) {
 // rebuild_cuda_tensor takes, in its order.
 func TestArguments(t *testing.T) {
 	table := &tensor.Table{
-		Segments: []int64{2 << 20},
+		Segment:  2 << 20,
 		Storages: []tensor.Storage{{Offset: 512, Bytes: 96}},
 		Tensors: []tensor.Tensor{
 			{Name: "w", Kind: tensor.Param, DType: tensor.BF16, Shape: []int64{4, 8}, Stride: []int64{1, 4}, Offset: 16},
@@ -58,11 +60,11 @@ func TestArguments(t *testing.T) {
 		},
 	}
 	expandable := Expandable{PID: 1, FDs: []int{3}, Header: Header24}
-	legacy := Legacy{Handles: [][64]byte{{1, 2, 3}}, Header: Header32}
+	legacy := Legacy{Handle: [64]byte{1, 2, 3}, Header: Header32}
 	for _, tt := range []struct {
 		form   protocol.Form
 		handle []byte
-	}{{expandable, expandable.handle(3, 2<<20)}, {legacy, legacy.handle(0)}} {
+	}{{expandable, expandable.handle(2 << 20)}, {legacy, legacy.handle()}} {
 		testArguments(t, table, tt.form, tt.handle)
 	}
 }

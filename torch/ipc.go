@@ -16,16 +16,16 @@ var (
 	noEvent = make([]byte, 64)
 )
 
-// What Entry remembers in an encoder, beside the handle of each segment, which
-// has the segment's number.
+// What Entry remembers in an encoder.
 const (
+	handleID  = 0
 	counterID = -1
 	eventID   = -2
 )
 
 // arguments writes both fields of a TensorEntry of GPU memory: the arguments of
 // rebuild_cuda_tensor in torch/multiprocessing/reductions.py. Handle is that of the
-// storage's segment.
+// segment.
 func arguments(enc *pickle.Encoder, x *tensor.Tensor, s tensor.Storage, handle func() []byte) {
 	offset := x.Offset
 	if s.Bytes == 0 {
@@ -43,7 +43,7 @@ func arguments(enc *pickle.Encoder, x *tensor.Tensor, s tensor.Storage, handle f
 	enc.Global("torch.storage", "TypedStorage")
 	enc.Global("torch", x.DType.Torch())
 	enc.Int(0) // the device, for which an engine puts its own
-	remembered(enc, s.Segment, handle)
+	remembered(enc, handleID, handle)
 	enc.Int(s.Bytes)
 	enc.Int(s.Offset)
 	enc.Bool(false) // requires_grad

@@ -25,29 +25,25 @@ func TestReadByTorch(t *testing.T) {
 	if python == "" {
 		t.Skip("WCACHE_TEST_PYTHON names no interpreter with torch; TestGoldenReplies holds the bytes that torch has read, and the engine test reads replies with vLLM")
 	}
-	table, segments := sample()
-	files := make([]int, len(segments))
-	for i, b := range segments {
-		path := filepath.Join(t.TempDir(), "segment")
-		if err := os.WriteFile(path, b, 0o400); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = f.Close() }()
-		if err := os.Remove(path); err != nil { // what is left is a descriptor, as of a memory file
-			t.Fatal(err)
-		}
-		files[i] = int(f.Fd())
+	table, segment := sample()
+	path := filepath.Join(t.TempDir(), "segment")
+	if err := os.WriteFile(path, segment, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := os.Remove(path); err != nil { // what is left is a descriptor, as of a memory file
+		t.Fatal(err)
 	}
 	for _, tt := range []struct {
 		name string
 		form protocol.Form
 	}{
-		{"mapped", Mapped{PID: os.Getpid(), FDs: files}},
-		{"by value", ByValue{readers(segments)}},
+		{"mapped", Mapped{PID: os.Getpid(), FD: int(f.Fd())}},
+		{"by value", ByValue{bytes.NewReader(segment)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := protocol.EncodeState(protocol.State{Module: "reply", Table: table, Attrs: true}, tt.form)
@@ -56,7 +52,7 @@ func TestReadByTorch(t *testing.T) {
 			}
 			got := readByTorch(t, python, written(t, m))
 			_, byValue := tt.form.(ByValue)
-			want := reading{Entries: wanted(table, segments, byValue)}
+			want := reading{Entries: wanted(table, segment, byValue)}
 			want.Rest.Status = "ok"
 			want.Rest.Aliases = map[string]string{"tied": "all.bfloat16", "tied.again": "all.bfloat16"}
 			want.Rest.Attrs = map[string]bool{"has_own_lm_head": false, "has_own_embed_tokens": true}
@@ -101,14 +97,14 @@ func readByTorch(t *testing.T, python string, frame []byte) (r reading) {
 	return r
 }
 
-// wanted is what torch has to make of a table. Mapped, one storage is a whole
+// wanted is what torch has to make of a table. Mapped, one storage is the whole
 // segment; in either form tensors without bytes share one.
-func wanted(t *tensor.Table, segments [][]byte, byValue bool) []readEntry {
+func wanted(t *tensor.Table, segment []byte, byValue bool) []readEntry {
 	shares := make(map[int]int)
 	var list []readEntry
 	for _, x := range t.Tensors {
 		s := t.Storages[x.Storage]
-		id := s.Segment
+		id := wholeID
 		if byValue {
 			id = x.Storage
 		}
@@ -120,7 +116,7 @@ func wanted(t *tensor.Table, segments [][]byte, byValue bool) []readEntry {
 		}
 		list = append(list, readEntry{
 			Name: x.Name, Kind: string(x.Kind), DType: "torch." + x.DType.Torch(), Shape: x.Shape, Stride: x.Stride,
-			Data:   hex.EncodeToString(gather(x, segments[s.Segment][s.Offset:])),
+			Data:   hex.EncodeToString(gather(x, segment[s.Offset:])),
 			Shares: shares[id],
 		})
 	}

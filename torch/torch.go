@@ -25,19 +25,19 @@ var (
 	_ protocol.Form = ByValue{}
 )
 
-// Mapped describes segments that an engine maps by itself, privately and
-// read-only, without a copy: files that it opens as /proc/PID/fd/N. That works
+// Mapped describes a segment that an engine maps by itself, privately and
+// read-only, without a copy: a file that it opens as /proc/PID/fd/N. That works
 // for sealed memfds too, and the mapping outlives the process PID. Engine and
-// PID have one user and one pid namespace. Each segment becomes one storage, so
+// PID have one user and one pid namespace. The segment becomes one storage, so
 // that an engine maps it once.
 type Mapped struct {
 	PID int
-	FDs []int // of each segment
+	FD  int
 }
 
 // Entry is part of [protocol.Form].
 func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
-	x, s, err := look(t, i, len(m.FDs), "descriptors")
+	x, s, err := look(t, i)
 	if err != nil {
 		return err
 	}
@@ -46,41 +46,40 @@ func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 		return nil
 	}
 	encode(enc, x, storage{
-		id:     s.Segment,
+		id:     wholeID,
 		offset: s.Offset/int64(x.DType.Size()) + x.Offset,
 		write: func(enc *pickle.Encoder) {
 			enc.Global("torch", "UntypedStorage.from_file")
-			enc.String(fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FDs[s.Segment]))
+			enc.String(fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FD))
 			enc.Bool(false) // shared: a shared mapping needs a file that can be written
-			enc.Int(t.Segments[s.Segment])
+			enc.Int(t.Segment)
 			enc.Tuple(3)
 		},
 	})
 	return nil
 }
 
-// look gives a tensor and its storage, if torch has such an element type and the
-// form has something, what it calls what, for each segment.
-func look(t *tensor.Table, i, have int, what string) (*tensor.Tensor, tensor.Storage, error) {
+// wholeID is the storage that is all of the segment.
+const wholeID = 0
+
+// look gives a tensor and its storage, if torch has such an element type.
+func look(t *tensor.Table, i int) (*tensor.Tensor, tensor.Storage, error) {
 	x := &t.Tensors[i]
-	if have != len(t.Segments) {
-		return nil, tensor.Storage{}, fmt.Errorf("%d %s for %d segments", have, what, len(t.Segments))
-	}
 	if x.DType.Torch() == "" {
 		return nil, tensor.Storage{}, fmt.Errorf("torch has no element type %s", x.DType)
 	}
 	return x, t.Storages[x.Storage], nil
 }
 
-// ByValue describes segments by their bytes, which are read into the reply. Each
+// ByValue describes a segment by its bytes, which are read into the reply. Each
 // storage is in it once.
 type ByValue struct {
-	Segments []io.ReaderAt
+	Segment io.ReaderAt
 }
 
 // Entry is part of [protocol.Form].
 func (b ByValue) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
-	x, s, err := look(t, i, len(b.Segments), "readers")
+	x, s, err := look(t, i)
 	if err != nil {
 		return err
 	}
@@ -94,7 +93,7 @@ func (b ByValue) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 		write: func(enc *pickle.Encoder) {
 			enc.Global("torch", "UntypedStorage.from_buffer")
 			enc.Mark()
-			enc.BytesFrom(b.Segments[s.Segment], s.Offset, s.Bytes)
+			enc.BytesFrom(b.Segment, s.Offset, s.Bytes)
 			enc.Name("little")
 			enc.Int(s.Bytes) // count of elements
 			enc.Int(0)       // offset in the buffer

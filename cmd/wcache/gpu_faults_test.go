@@ -247,7 +247,7 @@ func testForeign(t *testing.T, dir string) {
 	if s := r.status(); len(s.Entries) != 0 {
 		t.Errorf("served are %+v", s.Entries)
 	}
-	r.eventually("the log says why", func() bool { return strings.Count(r.log.String(), "segment 0: it is the file") == 2 })
+	r.eventually("the log says why", func() bool { return strings.Count(r.log.String(), "reason=\"it is the file") == 2 })
 	r.free()
 	r.gets("llama-tp1r0").end()
 }

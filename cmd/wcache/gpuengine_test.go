@@ -112,7 +112,7 @@ func (m *mapped) add(handle []byte) error {
 		return err
 	}
 	defer f.Close()
-	m.by[string(handle)], err = d.Map(device.Segment{FD: f, Bytes: bytes})
+	m.by[string(handle)], err = d.Map(device.Whole(f, bytes))
 	return err
 }
 

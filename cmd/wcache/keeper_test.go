@@ -276,7 +276,7 @@ func testKeeperRestartKilled(t *testing.T, dir string) {
 	if s := r.status(); len(s.Entries) != 0 {
 		t.Errorf("entries are %+v", s.Entries)
 	}
-	r.says(`reason="segment 0: the process that kept it has ended"`)
+	r.says(`reason="the process that kept it has ended"`)
 	r.gets("llama-tp1r0").end()
 }
 

@@ -155,7 +155,7 @@ func (d *Device) Free() (int64, error) {
 // Alloc makes a buffer. All of its memory is on the GPU when it returns.
 func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
 	return d.alloc(bytes, func(bytes int64) (*region, error) {
-		return d.place(bytes, func() (cuHandle, error) { return d.driver.memCreate(d.gpu.device, bytes) })
+		return d.place(bytes, 1, func(int) (cuHandle, error) { return d.driver.memCreate(d.gpu.device, bytes) })
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/cuda"
 	"github.com/wcache/wcache/device/devicetest"
+	"github.com/wcache/wcache/internal/fd"
 )
 
 func TestDevice(t *testing.T) {
@@ -71,15 +72,15 @@ func TestOtherProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
-	if flags, err := unix.FcntlInt(uintptr(s.FD.Int()), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+	defer s.Close()
+	if flags, err := unix.FcntlInt(uintptr(s.Pieces[0].Int()), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("flags of the descriptor %#x, %v; want close-on-exec", flags, err)
 	}
 	if free, err := d.Free(); err != nil || free != all-s.Bytes {
 		t.Errorf("with the segment %d bytes are free, %v; want %d", free, err, all-s.Bytes)
 	}
 
-	second, err := s.FD.Dup()
+	second, err := s.Pieces[0].Dup()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,11 +94,70 @@ func TestOtherProcess(t *testing.T) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("consumer read %d bytes, equal %v, %v\n%s", len(got), bytes.Equal(got, want), err, stderr.Bytes())
 	}
-	_ = s.FD.Close()
+	_ = s.Close()
 	if free, err := d.Free(); err != nil || free != all {
 		t.Errorf("without the segment %d bytes are free, %v; want %d", free, err, all)
 	}
 }
+
+// Pieces of one size are mapped as one range, in their order; others are refused, and
+// nothing of them stays mapped.
+func TestPieces(t *testing.T) {
+	library, uuid := build(t), newGPU(t, 0)
+	d := open(t, library, uuid)
+	filled := func(bytes int64, with byte) device.Segment {
+		b, err := d.Alloc(bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := b.Writer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for off := int64(0); off < b.Bytes(); off += 1 << 20 {
+			mem, err := w.Block(off, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(mem, repeated(with, len(mem)))
+			if err := w.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	first, second, larger := filled(2<<20, 1), filled(2<<20, 2), filled(4<<20, 3)
+	s := device.Segment{Pieces: []*fd.FD{second.Pieces[0], first.Pieces[0]}, Bytes: first.Bytes + second.Bytes}
+	want := append(repeated(2, int(second.Bytes)), repeated(1, int(first.Bytes))...)
+	if got := read(t, d, s); !bytes.Equal(got, want) {
+		t.Errorf("the range begins with %x and ends with %x", got[:4], got[len(got)-4:])
+	}
+	before, err := d.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = device.Segment{Pieces: []*fd.FD{larger.Pieces[0], first.Pieces[0]}, Bytes: larger.Bytes + first.Bytes}
+	if m, err := d.Map(s); err == nil {
+		t.Error("pieces of two sizes are mapped", m.Close())
+	}
+	if m, err := d.Map(device.Segment{Bytes: 4 << 20}); err == nil {
+		t.Error("no piece is mapped", m.Close())
+	}
+	if after, err := d.Free(); err != nil || after != before {
+		t.Errorf("%d bytes are free, %v; before %d", after, err, before)
+	}
+}
+
+// repeated are n bytes of one value.
+func repeated(value byte, n int) []byte { return bytes.Repeat([]byte{value}, n) }
 
 func TestMapping(t *testing.T) {
 	library, uuid := build(t), newGPU(t, 0)
@@ -110,7 +170,7 @@ func TestMapping(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	m, err := d.Map(s)
 	if err != nil {
 		t.Fatal(err)

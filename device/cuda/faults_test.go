@@ -111,7 +111,7 @@ func TestNoSealAfterFailure(t *testing.T) {
 			t.Errorf("%s: no error of the writer", call)
 		}
 		if s, err := b.Seal(); err == nil {
-			_ = s.FD.Close()
+			_ = s.Close()
 			t.Errorf("%s: the buffer is sealed", call)
 		}
 		if err := errors.Join(b.Close(), d.Close()); err != nil {

@@ -59,7 +59,7 @@ func TestRealKeeper(t *testing.T) {
 		if kill {
 			_ = cmd.Process.Kill()
 		} else {
-			_ = s.FD.Close()
+			_ = s.Close()
 		}
 		_ = cmd.Wait()
 		read("the keeper has ended") // CUDA promises nothing here

@@ -97,7 +97,7 @@ func wantFree(t *testing.T, d device.Device, want int64) {
 // readKept reads a segment of this process in another one.
 func readKept(t *testing.T, k kind, s device.Segment) []byte {
 	t.Helper()
-	dup, err := s.FD.Dup()
+	dup, err := s.Pieces[0].Dup()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,10 +143,10 @@ func keep() error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Sendmsg(3, []byte("segment"), unix.UnixRights(s.FD.Int()), nil, 0); err != nil {
+	if err := unix.Sendmsg(3, []byte("segment"), unix.UnixRights(s.Pieces[0].Int()), nil, 0); err != nil {
 		return err
 	}
-	_ = s.FD.Close()
+	_ = s.Close()
 	d.Wait()
 	return d.Close()
 }
@@ -190,7 +190,7 @@ func startKeeper(t *testing.T, k kind, env ...string) (*exec.Cmd, device.Segment
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	return cmd, device.Segment{FD: f, Bytes: 2 << 20}
+	return cmd, device.Whole(f, 2 << 20)
 }
 
 // What a process keeps is there for others until nobody holds its descriptor,
@@ -229,12 +229,12 @@ func keeperEnds(t *testing.T, k kind) {
 				t.Error(err)
 			}
 			if !tt.kill {
-				second, err := s.FD.Dup()
+				second, err := s.Pieces[0].Dup()
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = s.FD.Close()
-				if err := (device.Segment{FD: second}).Gone(); err != nil {
+				_ = s.Close()
+				if err := device.Whole(second, 0).Gone(); err != nil {
 					t.Errorf("with a descriptor left: %v", err)
 				}
 				_ = second.Close()
@@ -294,7 +294,7 @@ func keepAndMap(d *cuda.Keeper, other device.Segment) error {
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	_ = s.FD.Close()
+	_ = s.Close()
 	m, err := d.Map(other)
 	if err != nil {
 		return err
@@ -326,7 +326,7 @@ func TestOtherKind(t *testing.T) {
 		if _, err := x.to.Map(s); err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("map a segment of %T by %T: %v, want %s", x.from, x.to, err, x.want)
 		}
-		_ = s.FD.Close()
+		_ = s.Close()
 	}
 	wantFree(t, d, 16<<30)
 }

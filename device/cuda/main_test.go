@@ -150,7 +150,7 @@ func consume() error {
 	if err != nil {
 		return err
 	}
-	m, err := d.Map(device.Segment{FD: f, Bytes: bytes})
+	m, err := d.Map(device.Whole(f, bytes))
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func load(library, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	m, err := d.Map(s)
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func TestRealOtherProcess(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	file := os.NewFile(uintptr(s.FD.Disown()), "segment")
+	file := os.NewFile(uintptr(s.Pieces[0].Disown()), "segment")
 	defer file.Close()
 	cmd := child(t, "consumer", "", d.UUID(), fmt.Sprintf("CUDA_TEST_BYTES=%d", s.Bytes))
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{file}, os.Stderr
@@ -125,7 +125,7 @@ func TestRealTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	lap("map")
-	if err := errors.Join(m.Close(), s.FD.Close()); err != nil {
+	if err := errors.Join(m.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	lap("free")
@@ -249,7 +249,7 @@ func benchPlan(b *testing.B, bytes int64, from, to tensor.DType) *layout.Plan {
 		b.Fatal(err)
 	}
 	defer f.Close()
-	plan := &layout.Plan{Table: &tensor.Table{Segments: []int64{bytes / tensorBytes * outBytes}}}
+	plan := &layout.Plan{Table: &tensor.Table{Segment: bytes / tensorBytes * outBytes}}
 	piece := make([]byte, tensorBytes)
 	for i := range piece {
 		piece[i] = byte(i * 7)

@@ -17,14 +17,15 @@ type region struct {
 	d      *Device
 	keeper *Keeper // who keeps it once it is a segment; nil: its descriptor does
 	bytes  int64
-	handle cuHandle
+	pieces []cuHandle // of equal size, one behind the other; those of which free has to let go
 	ptr    cuPointer
 
-	used, made, reserved, mapped, owned, opened bool // what free has to undo
+	used, reserved, owned, opened bool // what free has to undo
+	mapped                        int  // pieces
 }
 
-// place gets a handle from make and maps what it stands for.
-func (d *Device) place(bytes int64, make func() (cuHandle, error)) (_ *region, err error) {
+// place gets n handles from make and maps what they stand for as one range.
+func (d *Device) place(bytes int64, n int, make func(piece int) (cuHandle, error)) (_ *region, err error) {
 	r := &region{d: d, bytes: bytes}
 	if err := d.use(); err != nil {
 		return nil, err
@@ -35,35 +36,49 @@ func (d *Device) place(bytes int64, make func() (cuHandle, error)) (_ *region, e
 			_ = r.free() // err is why
 		}
 	}()
-	if r.handle, err = make(); err != nil {
-		return nil, err
+	for i := range n {
+		h, err := make(i)
+		if err != nil {
+			return nil, err
+		}
+		r.pieces = append(r.pieces, h)
 	}
-	r.made = true
 	if r.ptr, err = d.driver.reserve(d.ctx, bytes); err != nil {
 		return nil, err
 	}
 	r.reserved = true
-	if err = d.driver.mapMemory(d.ctx, r.ptr, bytes, r.handle); err != nil {
-		return nil, err
+	for i, h := range r.pieces {
+		if err = d.driver.mapMemory(d.ctx, r.piece(i), r.pieceBytes(), h); err != nil {
+			return nil, err
+		}
+		r.mapped++
 	}
-	r.mapped = true
 	if err = d.driver.allow(d.ctx, r.ptr, bytes, d.gpu.device); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// export makes a segment of a region, which ends here: the descriptor is enough.
+func (r *region) pieceBytes() int64 { return r.bytes / int64(len(r.pieces)) }
+
+func (r *region) piece(i int) cuPointer { return r.ptr + cuPointer(int64(i)*r.pieceBytes()) }
+
+// export makes a segment of a region, which ends here: the descriptors are enough.
 func (r *region) export() (device.Segment, error) {
-	f, err := r.d.driver.export(r.handle)
-	if err != nil {
-		return device.Segment{}, err
+	s := device.Segment{Bytes: r.bytes}
+	for _, h := range r.pieces {
+		f, err := r.d.driver.export(h)
+		if err != nil {
+			_ = s.Close() // err is why
+			return device.Segment{}, err
+		}
+		s.Pieces = append(s.Pieces, f)
 	}
 	if err := r.free(); err != nil {
-		_ = f.Close()
+		_ = s.Close()
 		return device.Segment{}, err
 	}
-	return device.Segment{FD: f, Bytes: r.bytes}, nil
+	return s, nil
 }
 
 // free undoes what made the region, all that can be undone, and once.
@@ -75,9 +90,15 @@ func (r *region) free() error {
 		}
 		*done = false
 	}
-	undo(&r.mapped, func() error { return r.d.driver.unmap(r.d.ctx, r.ptr, r.bytes) })
+	for i := range r.mapped {
+		errs = append(errs, r.d.driver.unmap(r.d.ctx, r.piece(i), r.pieceBytes()))
+	}
+	r.mapped = 0
 	undo(&r.reserved, func() error { return r.d.driver.unreserve(r.d.ctx, r.ptr, r.bytes) })
-	undo(&r.made, func() error { return r.d.driver.memRelease(r.handle) })
+	for _, h := range r.pieces {
+		errs = append(errs, r.d.driver.memRelease(h))
+	}
+	r.pieces = nil
 	undo(&r.owned, func() error { return r.d.driver.memFree(r.d.ctx, r.ptr) })
 	undo(&r.opened, func() error { return r.d.driver.ipcClose(r.d.ctx, r.ptr) })
 	undo(&r.used, func() error { return r.d.driver.release(r.d.gpu.device) })
@@ -94,9 +115,13 @@ type Mapping struct {
 }
 
 // Map maps a segment, which has to be of this GPU, and need not be of this
-// process. The segment's descriptor stays the caller's.
+// process. The segment's descriptors stay the caller's.
 func (d *Device) Map(s device.Segment) (*Mapping, error) {
-	r, err := d.place(s.Bytes, func() (cuHandle, error) { return d.driver.importMemory(d.ctx, s.FD) })
+	var r *region
+	_, err := s.PieceBytes()
+	if err == nil {
+		r, err = d.place(s.Bytes, len(s.Pieces), func(i int) (cuHandle, error) { return d.driver.importMemory(d.ctx, s.Pieces[i]) })
+	}
 	if err != nil {
 		return nil, d.wrap(fmt.Sprintf("map %d bytes of", s.Bytes), err)
 	}

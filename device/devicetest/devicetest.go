@@ -89,7 +89,7 @@ func check(t *testing.T, b device.Buffer, want []byte, read func(*testing.T, dev
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	got := read(t, s)
 	if int64(len(got)) != s.Bytes {
 		t.Fatalf("segment of %d bytes reads as %d", s.Bytes, len(got))
@@ -277,7 +277,7 @@ func sealWithWriter(t *testing.T, d device.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = s.FD.Close()
+	_ = s.Close()
 }
 
 func spent(t *testing.T, d device.Device) {
@@ -286,7 +286,7 @@ func spent(t *testing.T, d device.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func spent(t *testing.T, d device.Device) {
 			t.Errorf("%s buffer: Close: %v", name, err)
 		}
 	}
-	if s.FD.Int() < 0 {
+	if s.Pieces[0].Int() < 0 {
 		t.Error("Close of a sealed buffer took the segment along")
 	}
 }
@@ -326,20 +326,20 @@ func outlives(t *testing.T, d device.Device, read func(*testing.T, device.Segmen
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	second, err := s.FD.Dup()
+	second, err := s.Dup()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	_ = s.FD.Close()
-	got := read(t, device.Segment{FD: second, Bytes: s.Bytes})
+	_ = s.Close()
+	got := read(t, second)
 	if !bytes.Equal(got[:len(want)], want) {
 		t.Error("contents went with the buffer and the device")
 	}

@@ -36,7 +36,7 @@ func RunViews(t *testing.T, open func() (device.Device, error)) {
 			}
 			s, want := segment(t, d)
 			test.run(t, d, s, want)
-			_ = s.FD.Close()
+			_ = s.Close()
 			if err := d.Close(); err != nil {
 				t.Errorf("close device: %v", err)
 			}
@@ -79,11 +79,11 @@ func ReadBack(t *testing.T, d device.Device, s device.Segment) []byte {
 
 func view(t *testing.T, d device.Device, s device.Segment) device.View {
 	t.Helper()
-	dup, err := s.FD.Dup()
+	dup, err := s.Dup()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := d.View(device.Segment{FD: dup, Bytes: s.Bytes})
+	v, err := d.View(dup)
 	if err := dup.Close(); err != nil {
 		t.Error(err)
 	}

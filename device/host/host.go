@@ -22,12 +22,16 @@ const maxBlock = 1 << 30
 
 // Check reports why a descriptor is not a finished segment of host memory.
 func Check(s device.Segment) error {
-	seals, err := unix.FcntlInt(uintptr(s.FD.Int()), unix.F_GET_SEALS, 0)
+	f, err := s.One()
+	if err != nil {
+		return err
+	}
+	seals, err := unix.FcntlInt(uintptr(f.Int()), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return fmt.Errorf("check segment: it is no memory file: %w", err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(s.FD.Int(), &st); err != nil {
+	if err := unix.Fstat(f.Int(), &st); err != nil {
 		return fmt.Errorf("check segment: %w", err)
 	}
 	if seals&fd.Seals != fd.Seals || st.Size != s.Bytes {
@@ -127,7 +131,7 @@ func (b *buffer) Seal() (device.Segment, error) {
 		_ = b.f.Close()
 		return device.Segment{}, err
 	}
-	return device.Segment{FD: b.f, Bytes: bytes}, nil
+	return device.Whole(b.f, bytes), nil
 }
 
 func (b *buffer) Close() error {

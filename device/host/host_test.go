@@ -44,13 +44,13 @@ func TestViewRefuses(t *testing.T) {
 	if err := unix.Ftruncate(f.Int(), 4096); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := host.Open().View(device.Segment{FD: f, Bytes: 4096}); err == nil {
+	if v, err := host.Open().View(device.Whole(f, 4096)); err == nil {
 		t.Errorf("got %v, want an error", v)
 	}
 	if err := f.Seal(); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := host.Open().View(device.Segment{FD: f, Bytes: 8192}); err == nil {
+	if v, err := host.Open().View(device.Whole(f, 8192)); err == nil {
 		t.Errorf("of another size: got %v, want an error", v)
 	}
 }
@@ -58,7 +58,7 @@ func TestViewRefuses(t *testing.T) {
 // read maps a segment as an engine does.
 func read(t *testing.T, s device.Segment) []byte {
 	t.Helper()
-	mem, err := unix.Mmap(s.FD.Int(), 0, int(s.Bytes), unix.PROT_READ, unix.MAP_PRIVATE)
+	mem, err := unix.Mmap(s.Pieces[0].Int(), 0, int(s.Bytes), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,8 @@ func TestSegmentIsReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
-	n := s.FD.Int()
+	defer s.Close()
+	n := s.Pieces[0].Int()
 	if _, err := unix.Pwrite(n, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("write: %v, want EPERM", err)
 	}
@@ -109,9 +109,9 @@ func TestAllocReserves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(s.FD.Int(), &st); err != nil {
+	if err := unix.Fstat(s.Pieces[0].Int(), &st); err != nil {
 		t.Fatal(err)
 	}
 	if want := int64(10<<20 + os.Getpagesize()); st.Size != want || st.Blocks*512 != want {
@@ -136,7 +136,7 @@ func TestNothingStaysMapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = s.FD.Close()
+		_ = s.Close()
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -208,9 +208,9 @@ func TestCheck(t *testing.T) {
 		seg  device.Segment
 		want string
 	}{
-		{"finished", device.Segment{FD: sealed, Bytes: 4096}, ""},
-		{"another size", device.Segment{FD: sealed, Bytes: 8192}, "check segment: 4096 bytes with seals 0xf, want 8192 with 0xf"},
-		{"unsealed", device.Segment{FD: open, Bytes: 0}, "check segment: 0 bytes with seals 0x0, want 0 with 0xf"},
+		{"finished", device.Whole(sealed, 4096), ""},
+		{"another size", device.Whole(sealed, 8192), "check segment: 4096 bytes with seals 0xf, want 8192 with 0xf"},
+		{"unsealed", device.Whole(open, 0), "check segment: 0 bytes with seals 0x0, want 0 with 0xf"},
 	} {
 		got := ""
 		if err := host.Check(tt.seg); err != nil {

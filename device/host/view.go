@@ -22,8 +22,9 @@ func (*Device) View(s device.Segment) (device.View, error) {
 	if err := Check(s); err != nil {
 		return nil, err
 	}
-	mem, err := unix.Mmap(s.FD.Int(), 0, int(s.Bytes), unix.PROT_READ, unix.MAP_SHARED)
-	runtime.KeepAlive(s.FD)
+	f := s.Pieces[0] // as Check has found
+	mem, err := unix.Mmap(f.Int(), 0, int(s.Bytes), unix.PROT_READ, unix.MAP_SHARED)
+	runtime.KeepAlive(f)
 	if err != nil {
 		return nil, fmt.Errorf("map segment of %d bytes: %w", s.Bytes, err)
 	}

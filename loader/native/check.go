@@ -29,13 +29,13 @@ func Check(plan *layout.Plan, segment int64) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("check plan: %w", err)
 	}
-	if len(t.Segments) != 1 || t.Segments[0] > segment {
-		return fmt.Errorf("check plan: segments of %d bytes for memory of %d", t.Segments, segment)
+	if t.Segment > segment {
+		return fmt.Errorf("check plan: a segment of %d bytes for memory of %d", t.Segment, segment)
 	}
 	var writes []span
 	add := func(kind string, i int, dst, n int64) error {
-		if dst < 0 || n <= 0 || n > t.Segments[0] || dst > t.Segments[0]-n {
-			return fmt.Errorf("check plan: %s %d: bytes %d+%d are not in a segment of %d", kind, i, dst, n, t.Segments[0])
+		if dst < 0 || n <= 0 || n > t.Segment || dst > t.Segment-n {
+			return fmt.Errorf("check plan: %s %d: bytes %d+%d are not in a segment of %d", kind, i, dst, n, t.Segment)
 		}
 		writes = append(writes, span{dst, dst + n})
 		return nil

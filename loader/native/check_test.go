@@ -37,8 +37,7 @@ func TestCheck(t *testing.T) {
 		{"good", func(*layout.Plan) {}, ""},
 		{"no table", func(p *layout.Plan) { p.Table = nil }, "no table"},
 		{"bad table", func(p *layout.Plan) { p.Table.Tensors = nil }, "no tensors"},
-		{"two segments", func(p *layout.Plan) { p.Table.Segments = []int64{1584, 1} }, "segments of [1584 1] bytes"},
-		{"segment over the memory", func(p *layout.Plan) { p.Table.Segments[0] = 1 << 20 }, "for memory of 4096"},
+		{"segment over the memory", func(p *layout.Plan) { p.Table.Segment = 1 << 20 }, "for memory of 4096"},
 		{"no such file", func(p *layout.Plan) { p.Copies[1].File = 1 }, "copy 1: no file 1"},
 		{"file -1", func(p *layout.Plan) { p.Copies[1].File = -1 }, "copy 1: no file -1"},
 		{"past the file", func(p *layout.Plan) { p.Copies[1].Src++ }, `not in "/a" of 5000 bytes`},
@@ -69,7 +68,7 @@ func TestCheck(t *testing.T) {
 		{"overrun", func(p *layout.Plan) { p.Zeros[0].Bytes = 41 }, "overruns its storage"},
 		{"in no storage", func(p *layout.Plan) { p.Zeros = append(p.Zeros, layout.Zero{Dst: 1010, Bytes: 1}) }, "byte 1010 is written twice or is in no storage"},
 		{"in no storage at the end", func(p *layout.Plan) {
-			p.Table.Segments[0] += 100
+			p.Table.Segment += 100
 			p.Zeros = append(p.Zeros, layout.Zero{Dst: 1600, Bytes: 1})
 		}, "byte 1600 is written twice or is in no storage"},
 		{"storages overlap", func(p *layout.Plan) { p.Table.Storages[1].Offset = 768 }, "two storages hold byte 768"},

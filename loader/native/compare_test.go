@@ -29,7 +29,7 @@ func viewOf(t testing.TB, d device.Device, b []byte) device.View {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	v, err := d.View(device.Segment{FD: f, Bytes: int64(len(b))})
+	v, err := d.View(device.Whole(f, int64(len(b))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestCompare(t *testing.T) {
 	files := []layout.File{randomFile(t, "a", 1_500_001), randomFile(t, "bb", 70_000)}
 	plan := randomPlan(rand.New(rand.NewPCG(1, 2)), files)
 	page := host.Open().Granularity()
-	want := make([]byte, (plan.Table.Segments[0]+page-1)/page*page)
+	want := make([]byte, (plan.Table.Segment+page-1)/page*page)
 	carryOut(t, plan, want)
 	r := rand.New(rand.NewPCG(3, 4))
 	for round := range 16 {
@@ -172,7 +172,7 @@ func TestCompareFiles(t *testing.T) {
 	if _, err := Compare(t.Context(), wholePlan(fileOf(t, f.Path)), v, Options{}); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the device's", err)
 	}
-	if _, err := Compare(t.Context(), plan, viewOf(t, host.Open(), memory[:4096]), Options{}); err == nil || err.Error() != "check plan: segments of [1000000] bytes for memory of 4096" {
+	if _, err := Compare(t.Context(), plan, viewOf(t, host.Open(), memory[:4096]), Options{}); err == nil || err.Error() != "check plan: a segment of 1000000 bytes for memory of 4096" {
 		t.Errorf("error %v", err)
 	}
 	if _, err := Compare(t.Context(), nil, v, Options{}); err == nil {

@@ -216,7 +216,7 @@ func TestFillDigests(t *testing.T) {
 	files := []layout.File{a, b, config}
 	plan := wholePlan(a, b)
 	load := func(done func(Digest) error) error {
-		buf, err := host.Open().Alloc(plan.Table.Segments[0])
+		buf, err := host.Open().Alloc(plan.Table.Segment)
 		if err != nil {
 			t.Fatal(err)
 		}

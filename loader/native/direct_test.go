@@ -141,7 +141,7 @@ func TestFillDirect(t *testing.T) {
 	for range 3 {
 		forget(t, file.Path) // if the kernel likes to
 		plan := wholePlan(file)
-		buf, err := host.Open().Alloc(plan.Table.Segments[0])
+		buf, err := host.Open().Alloc(plan.Table.Segment)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,9 +45,9 @@ func contents(t *testing.T, b device.Buffer) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.FD.Close()
+	defer s.Close()
 	out := make([]byte, s.Bytes)
-	if n, err := unix.Pread(s.FD.Int(), out, 0); n != len(out) || err != nil {
+	if n, err := unix.Pread(s.Pieces[0].Int(), out, 0); n != len(out) || err != nil {
 		t.Fatalf("read segment: %d of %d bytes, %v", n, len(out), err)
 	}
 	return out
@@ -65,7 +65,7 @@ func TestFill(t *testing.T) {
 				if staged {
 					d = devicetest.Staged(d)
 				}
-				buf, err := d.Alloc(plan.Table.Segments[0])
+				buf, err := d.Alloc(plan.Table.Segment)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -135,7 +135,7 @@ func (w *hookedWriter) Block(off int64, n int) ([]byte, error) {
 // fill runs a plan on the host with a hook; it must fail.
 func fill(t *testing.T, ctx context.Context, plan *layout.Plan, hook func(n int64) error) error {
 	t.Helper()
-	buf, err := host.Open().Alloc(plan.Table.Segments[0])
+	buf, err := host.Open().Alloc(plan.Table.Segment)
 	if err != nil {
 		t.Fatal(err)
 	}

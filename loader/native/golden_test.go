@@ -93,7 +93,7 @@ func TestGolden(t *testing.T) {
 
 func fillStaged(t *testing.T, plan *layout.Plan) []byte {
 	t.Helper()
-	buf, err := devicetest.Staged(host.Open()).Alloc(plan.Table.Segments[0])
+	buf, err := devicetest.Staged(host.Open()).Alloc(plan.Table.Segment)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,15 +31,15 @@ func fileOf(t testing.TB, path string) layout.File {
 
 // tableOf makes a table of one tensor of bytes for each storage of the given size.
 func tableOf(sizes []int64) *tensor.Table {
-	t := &tensor.Table{Segments: []int64{0}}
+	t := &tensor.Table{Segment: 0}
 	for i, n := range sizes {
-		off := (t.Segments[0] + tensor.Alignment - 1) / tensor.Alignment * tensor.Alignment
+		off := (t.Segment + tensor.Alignment - 1) / tensor.Alignment * tensor.Alignment
 		t.Storages = append(t.Storages, tensor.Storage{Offset: off, Bytes: n})
 		t.Tensors = append(t.Tensors, tensor.Tensor{
 			Name: fmt.Sprint(i), Kind: tensor.Param, DType: tensor.U8,
 			Shape: []int64{n}, Stride: []int64{1}, Storage: i,
 		})
-		t.Segments[0] = off + n
+		t.Segment = off + n
 	}
 	return t
 }

@@ -98,7 +98,7 @@ func BenchmarkCompare(b *testing.B) {
 			b.Fatal(d, err)
 		}
 		compare = min(compare, time.Since(start))
-		_, _ = v.Close(), s.FD.Close()
+		_, _ = v.Close(), s.Close()
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(benchBytes/1e9/load.Seconds(), "GB/s-load")
@@ -107,7 +107,7 @@ func BenchmarkCompare(b *testing.B) {
 
 func filled(b *testing.B, plan *layout.Plan, o Options) device.Buffer {
 	b.Helper()
-	buf, err := host.Open().Alloc(plan.Table.Segments[0])
+	buf, err := host.Open().Alloc(plan.Table.Segment)
 	if err != nil {
 		b.Fatal(err)
 	}

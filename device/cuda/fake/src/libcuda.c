@@ -72,7 +72,8 @@ struct region { // of addresses
 	struct region *next;
 	char *at;
 	size_t bytes;
-	int mapped, writable;
+	size_t mapped; // bytes, in pieces
+	int writable;
 	int whole, opened, fd; // memory of its own, not of a handle: made here, or another process's
 };
 
@@ -645,23 +646,33 @@ CUresult cuMemAddressFree(u64 ptr, size_t bytes) {
 	LEAVE(SUCCESS);
 }
 
+// around gives the region that a piece is in.
+static struct region *around(u64 ptr, size_t bytes) {
+	struct region *r = regions;
+	while (r && (r->whole || ptr < (u64)r->at || bytes > r->bytes || ptr - (u64)r->at > r->bytes - bytes)) r = r->next;
+	return r;
+}
+
+// Pieces are mapped one behind the other: that is all that wcache does, and leaves no
+// doubt of what is mapped already.
 CUresult cuMemMap(u64 ptr, size_t bytes, size_t offset, u64 handle, u64 flags) {
 	ENTER_CONTEXT
-	struct region *r = region(ptr, bytes);
+	struct region *r = around(ptr, bytes);
 	struct mem *m = find(handle);
-	if (!r || r->mapped || !m || bytes > m->bytes || offset || flags) LEAVE(INVALID_VALUE);
-	if (mmap(r->at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, m->fd, 0) == MAP_FAILED) LEAVE(OUT_OF_MEMORY);
-	r->mapped = 1;
+	if (!r || ptr != (u64)r->at + r->mapped || !m || bytes != m->bytes || offset || flags) LEAVE(INVALID_VALUE);
+	if (mmap((void *)ptr, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, m->fd, 0) == MAP_FAILED) LEAVE(OUT_OF_MEMORY);
+	r->mapped += bytes;
 	LEAVE(SUCCESS);
 }
 
 CUresult cuMemUnmap(u64 ptr, size_t bytes) {
 	ENTER_CONTEXT
-	struct region *r = region(ptr, bytes);
-	if (!r || !r->mapped) LEAVE(INVALID_VALUE);
-	int early = busy(r->at, bytes);
-	mmap(r->at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-	r->mapped = r->writable = 0;
+	struct region *r = around(ptr, bytes);
+	if (!r || r->mapped < bytes) LEAVE(INVALID_VALUE);
+	int early = busy((void *)ptr, bytes);
+	mmap((void *)ptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	r->mapped -= bytes;
+	r->writable = 0;
 	pthread_mutex_unlock(&mu);
 	if (early) REFUSE(ILLEGAL_STATE, "memory is unmapped with a copy to it in flight");
 	return SUCCESS;
@@ -674,7 +685,7 @@ struct access { // CUmemAccessDesc
 CUresult cuMemSetAccess(u64 ptr, size_t bytes, const struct access *access, size_t count) {
 	ENTER_CONTEXT
 	struct region *r = region(ptr, bytes);
-	if (!r || !r->mapped || count != 1 || access->location != 1 || &gpu[access->device] != current || access->flags != 3) LEAVE(INVALID_VALUE);
+	if (!r || r->mapped != bytes || count != 1 || access->location != 1 || &gpu[access->device] != current || access->flags != 3) LEAVE(INVALID_VALUE);
 	mprotect(r->at, bytes, PROT_READ | PROT_WRITE);
 	r->writable = 1;
 	LEAVE(SUCCESS);
