@@ -108,6 +108,11 @@ FUZZTIME ?= 10m
 fuzz: ## every fuzz target, FUZZTIME each, and how often they run
 	./tools/fuzz.sh $(FUZZTIME)
 
+PAGES := man/wcache.1 man/wcache.toml.5 man/wcache@.service.8
+.PHONY: manual
+manual: ## write DIAGNOSTICS of the manual from the comments beside the messages
+	go run ./tools/manual/diagnostics $(PAGES)
+
 .PHONY: third-party
 third-party: ## write THIRD-PARTY.txt, the notices of what is compiled in
 	./tools/third-party.sh

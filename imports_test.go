@@ -66,6 +66,9 @@ var allowed = map[string][]string{
 	"cmd/wcache-generator": {"systemd/generator"},
 	"churn":                {"client", "control", "fingerprint", "protocol", "tensor", "weights"},
 	"demo/engine":          {"client", "protocol", "tensor"},
+
+	"tools/manual/messages":    {},
+	"tools/manual/diagnostics": {"tools/manual/messages"},
 }
 
 // cmd/wcache is wiring and may import everything; nothing imports cmd.

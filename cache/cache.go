@@ -41,6 +41,10 @@ type Load func(ctx context.Context, want Want, ticket *Ticket) (*Contents, error
 // Stale is the error of [Options.Fresh] for an entry that must not be served any more.
 type Stale struct{ Why string }
 
+//diag loading REASON
+// A file of the model changed while it was loaded or handed out, and the reason says how. Wait
+// until its files stay as they are; the next request loads them again.
+
 func (s *Stale) Error() string { return "check entry: " + s.Why }
 
 // Advice is what to do about it.
@@ -108,6 +112,10 @@ type Cache struct {
 	retired map[*Entry]bool   // not served any more, but engines may still map them
 	last    []manifest.Entry  // records when the cache was closed
 }
+
+//diag loading
+// The service was stopped during the load. The engine loads from disk; the next request starts the
+// service again.
 
 // ErrClosed is the error of a cache that is being closed.
 var ErrClosed = errors.New("the service is stopping")
@@ -201,6 +209,9 @@ func (c *Cache) publish(e *Entry, contents *Contents, err error) error {
 	}
 	e.contents, e.ready, e.used = contents, true, contents.Record.Used
 	if e.lost != "" {
+		//diag loading REASON
+		// The loader could not fill the entry, for the given reason, and has freed all memory of
+		// it. Mend what the reason names; the next request loads again.
 		e.err = fmt.Errorf("load model: %s", e.lost)
 		c.retire(e, e.lost)
 	}

@@ -268,12 +268,18 @@ type InUse struct {
 
 func (e *InUse) Error() string {
 	if len(e.Engines) == 0 {
+		//diag entries KEY
+		// The daemon is answering an engine with this entry, or `wcache verify` reads its memory.
+		// Repeat the command in a moment.
 		return fmt.Sprintf("evict entry %.12s: it is being handed out or verified", e.ID)
 	}
 	var who []string
 	for _, x := range e.Engines {
 		who = append(who, x.String())
 	}
+	//diag entries KEY PROCESSES
+	// The listed engines were given this entry and still run. End them, or evict with `--force`:
+	// they go on with their memory, which stays in use until they end.
 	return fmt.Sprintf("evict entry %.12s: it may still be mapped by %s", e.ID, strings.Join(who, ", "))
 }
 

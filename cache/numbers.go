@@ -91,6 +91,9 @@ func (n *numbers) dup(from, first, end int) (int, error) {
 		_ = unix.Close(got) // another goroutine has just got the number; this one may rest
 		at++
 	}
+	//diag loading NUMBER TIME
+	// The daemon does not use the number of a descriptor again at once, as a slow engine could find
+	// another model under it. Raise the limit of open files as the message says, or wait.
 	return 0, fmt.Errorf("the %d numbers for segments are in use or were within the last %v: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", end-first, fetchTime)
 }
 

@@ -229,6 +229,8 @@ func (c *Cache) Release(pid int, draft bool) int {
 type BeingLoaded struct{ ID string } // of its key
 
 func (e *BeingLoaded) Error() string {
+	//diag entries KEY
+	// A loader fills the entry now. Wait until the load has ended, and repeat the command.
 	return fmt.Sprintf("evict entry %.12s: it is being loaded", e.ID)
 }
 
@@ -237,6 +239,9 @@ func (e *BeingLoaded) Advice() string { return "evict it when it is loaded" }
 
 // NoEntry is the error for an entry that the cache doesn't hold.
 type NoEntry struct{ ID string }
+
+//diag entries KEY
+// The instance has no entry with this key. `wcache status` lists the keys.
 
 func (e *NoEntry) Error() string { return fmt.Sprintf("find entry: no key %q is held", e.ID) }
 
@@ -256,6 +261,9 @@ func (e *NoRoom) Error() string {
 			held = append(held, s.holder())
 		}
 	}
+	//diag loading NUMBER NUMBER
+	// The model and what engines use of the cache are more than `budget`. Evict entries, end
+	// engines, or raise `budget`; the message goes on with what is held and by which processes.
 	text := fmt.Sprintf("make room: the model takes %d bytes and the budget is %d", e.Want, e.Budget)
 	if len(held) > 0 {
 		text += "; held are " + strings.Join(held, ", ")

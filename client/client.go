@@ -145,6 +145,9 @@ func because(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		//diag reaching
+		// The daemon ended during the request, as it was stopped or killed. The log of the service
+		// says why; repeat the command.
 		return errors.New("the daemon hung up")
 	}
 	return err

@@ -27,6 +27,9 @@ type Foreign struct {
 }
 
 func (e *Foreign) Error() string {
+	//diag reaching SOCKET NUMBER NUMBER
+	// Another user's program listens on the socket, and the command has sent nothing to it. Remove
+	// that socket, or choose another path.
 	return fmt.Sprintf("connect to %q: user %d listens there, and this is user %d", e.Socket, e.UID, os.Geteuid())
 }
 
@@ -36,6 +39,10 @@ type Silent struct {
 	PID    int // who listens, as it is numbered here; 0: not known
 	Limit  time.Duration
 }
+
+//diag stuck TIME
+// The command waited that long, and the state of the daemon's process does not say why.
+// `wcache doctor` looks for the cause; the log of the service may say more.
 
 func (e *Silent) Error() string { return fmt.Sprintf("it has not answered within %v", e.Limit) }
 
@@ -59,6 +66,9 @@ func dial(ctx context.Context, socket string, patience time.Duration) (*connecti
 			break
 		}
 		if time.Now().After(until) {
+			//diag reaching SOCKET REASON
+			// The socket's file is there and the kernel refuses the connection for the given
+			// reason. `wcache doctor` says what helps.
 			return nil, fmt.Errorf("connect to %q: %w", socket, &Silent{Socket: socket, Limit: patience})
 		}
 		select {

@@ -140,8 +140,10 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Line == 0 {
+		//diag - the page begins with it
 		return fmt.Sprintf("read configuration: %s: %s", e.File, e.Text)
 	}
+	//diag - the page begins with it
 	return fmt.Sprintf("read configuration: %s:%d: %s", e.File, e.Line, e.Text)
 }
 
@@ -194,6 +196,9 @@ func read(path string) (string, error) {
 		return "", fmt.Errorf("read configuration: %w", err)
 	}
 	if !st.Mode().IsRegular() || st.Size() > MaxFile {
+		//diag config NUMBER
+		// The path of the configuration leads to a directory, or to a file that is far too large.
+		// Name the right file.
 		return "", &Error{File: path, Text: fmt.Sprintf("not a regular file of at most %d bytes", MaxFile)}
 	}
 	b, err := os.ReadFile(path)
@@ -232,6 +237,9 @@ func merge(base Config, file, text, instance string) (Config, error) {
 		}
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		//diag config NAME
+		// The key is misspelt, belongs to another version of wcache, or is in a table that is not
+		// an instance's. Correct or remove it.
 		return Config{}, &Error{File: file, Line: lineOf(text, unknown[0]), Text: fmt.Sprintf("unknown key %q", unknown[0])}
 	}
 	return result, nil
@@ -264,6 +272,8 @@ func (c *Config) check() *fault {
 		if slices.Contains(words, got) {
 			return nil
 		}
+		//diag config VALUE LIST
+		// The key takes one of the words that the message lists. Use one of them.
 		return &fault{key, fmt.Sprintf("%q is none of %s", got, strings.Join(words, ", "))}
 	}
 	faults := []*fault{
@@ -277,22 +287,36 @@ func (c *Config) check() *fault {
 		faults = append(faults, oneOf("assume", a, AssumeRope))
 	}
 	if c.Workers < 0 || c.Workers > maxWorkers {
+		//diag config NUMBER NUMBER
+		// The number is out of its range. Correct it.
 		faults = append(faults, &fault{"workers", fmt.Sprintf("%d is not from 0 to %d", c.Workers, maxWorkers)})
 	}
 	if c.Block != 0 && (c.Block < MinBlock || c.Block > MaxBlock) {
+		//diag config NUMBER
+		// The size of a block has to be in this range. Correct it, or remove the line for the
+		// default.
 		faults = append(faults, &fault{"block", fmt.Sprintf("%d bytes are not from 1MiB to 256MiB", c.Block)})
 	}
 	if c.Torch != "" && !torchVersion.MatchString(c.Torch) {
+		//diag config VALUE
+		// `torch` takes the first two numbers of a version, in quotation marks. Write what
+		// `python -c "import torch; print(torch.__version__)"` begins with.
 		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is no version such as \"2.14\"", c.Torch)})
 	}
 	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout, "memory_wait": c.MemoryWait} {
 		if d == 0 {
+			//diag config
+			// With a limit of 0, every request would fail at once. Give a time span above 0, or
+			// remove the line for the default.
 			faults = append(faults, &fault{key, "must be more than 0"})
 		}
 	}
 	for key, list := range map[string][]string{"roots": c.Roots, "pins": c.Pins} {
 		for _, p := range list {
 			if !filepath.IsAbs(p) && p != "~" && !strings.HasPrefix(p, "~/") {
+				//diag config PATH
+				// The daemon has no working directory that a relative path could begin at. Write
+				// the whole path, or begin it with `~/`.
 				faults = append(faults, &fault{key, fmt.Sprintf("%q is neither an absolute path nor starts with ~/", p)})
 			}
 		}
@@ -315,6 +339,9 @@ func (c *Config) homeless(env func(string) string) *fault {
 	}{{"pins", c.Pins}, {"roots", c.Roots}} {
 		for _, p := range list.paths {
 			if !filepath.IsAbs(p) {
+				//diag config PATH
+				// Neither `HOME` nor the user database says where `~` leads. Set `HOME` for the
+				// service, or write the whole path.
 				return &fault{list.key, fmt.Sprintf("%q needs a home directory, and none is known: set HOME, or write an absolute path", p)}
 			}
 		}

@@ -78,6 +78,9 @@ func (s *Server) accept(l Listener) error {
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM),
 			errors.Is(err, unix.ECONNABORTED):
+			//diag serving
+			// The daemon has too many open files to accept a connection, and tries again. Raise
+			// `LimitNOFILE=` of the service if the line comes often.
 			s.log.Error("cannot accept", "err", err)
 			lobby.sendAway()
 			time.Sleep(100 * time.Millisecond) // until others have closed theirs
@@ -110,9 +113,15 @@ func (s *Server) serve(conn *net.UnixConn, role Role, v *visitor) {
 	defer stop()
 	p, err := peer.Of(conn)
 	if err == nil && p.UID != os.Getuid() {
+		//diag serving NUMBER NUMBER
+		// The connecting process belongs to another user, which may also be root. Run engines and
+		// commands as the user of the service.
 		err = fmt.Errorf("check peer: process %d of uid %d is not this user's", p.PID, p.UID)
 	}
 	if err != nil {
+		//diag serving
+		// A process connected that the daemon does not answer, for the logged reason, mostly one of
+		// another user. See which process it is if you do not expect it.
 		s.log.Warn("connection refused", "role", role, "err", err)
 		return
 	}

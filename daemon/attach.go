@@ -70,6 +70,10 @@ func (a *attachments) attach(hold *cache.Hold, engine cache.Engine) error {
 func (a *attachments) detach(pid int) {
 	a.cache.Detach(pid)
 	if err := a.file.Remove(func(r attached.Row) bool { return r.PID == pid }); err != nil {
+		//diag restart
+		// The file that says which engine has which entry could not be written, for the logged
+		// reason. The daemon recognizes after its next start that the process has ended; nothing
+		// has to be done.
 		a.log.Error("engine is not forgotten", "pid", pid, "err", err) // the next process sees that it has ended
 	}
 }
@@ -90,6 +94,10 @@ func (a *attachments) whoHas(e manifest.Entry) []manifest.Engine {
 func (a *attachments) forgetEnded() {
 	err := a.file.Remove(func(r attached.Row) bool { return len(alive([]manifest.Engine{manifest.Engine(r.Process)})) == 0 })
 	if err != nil {
+		//diag restart
+		// The file that says which engine has which entry could not be written at the start, for
+		// the logged reason. The daemon knows all the same which processes have ended; nothing has
+		// to be done.
 		a.log.Error("engines are not forgotten", "err", err)
 	}
 }

@@ -56,6 +56,9 @@ func unread(ctx context.Context, err error, limit time.Duration) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return cache.ErrClosed
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		//diag engine TIME
+		// A client connected and sent no whole request in time. A stopped engine or a program that
+		// is not an engine does that; the daemon has closed the connection.
 		return fmt.Errorf("read request: it has not come within %v", limit)
 	}
 	return err

@@ -35,6 +35,9 @@ func newBase(o Options) *base {
 	b.config, b.configErr = o.Configure()
 	if b.configErr != nil {
 		b.config = config.Default()
+		//diag starting
+		// The configuration has an error, which the line gives. The daemon uses the defaults and
+		// loads nothing; correct the file and reload the service.
 		b.log.Error("configuration is not used", "err", b.configErr)
 	}
 	return b
@@ -73,6 +76,9 @@ func (b *base) unlessBroken(err error) error {
 		return b.o.DeviceErr
 	}
 	if broken := b.configProblem(); broken != nil {
+		//diag loading REASON
+		// The daemon read a configuration with an error. Correct the file and run
+		// `systemctl --user reload wcache@INSTANCE.service`; it serves what it holds meanwhile.
 		return fmt.Errorf("nothing is loaded with a broken configuration: %w", broken)
 	}
 	return err
@@ -116,6 +122,9 @@ func (b *base) within(ctx context.Context) (context.Context, context.CancelFunc)
 
 // tooSlow is the error of a load that took longer than it may.
 type tooSlow struct{ limit time.Duration }
+
+//diag loading TIME
+// The load was stopped at the limit of `load_timeout`. Raise it, or see why the disk is slow.
 
 func (e *tooSlow) Error() string { return fmt.Sprintf("it took longer than %v", e.limit) }
 

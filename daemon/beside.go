@@ -19,6 +19,10 @@ const checkLimit = 10 * time.Second
 // place until the file system answers.
 const maxChecks = 256
 
+//diag model
+// Many requests wait for file systems that hang, so this one was not begun. Mend the mounts;
+// `wcache status` names the roots that do not answer.
+
 // errChecks is the error where every place is taken.
 var errChecks = errors.New("check files: too many other requests wait for file systems that don't answer")
 
@@ -56,6 +60,9 @@ type hangs struct {
 }
 
 func (e *hangs) Error() string {
+	//diag model DIRECTORY TIME
+	// The file system of this model hangs, mostly a network one. Mend the mount; other models are
+	// served meanwhile.
 	return fmt.Sprintf("check files of %s: the file system has not answered within %v", e.dir, e.limit)
 }
 

@@ -23,12 +23,19 @@ func (s *Server) learned(h *loader.Health, gone string, counted bool) {
 	s.gpuState = h.State
 	s.mu.Unlock()
 	if h.State != before && (before != "" || h.State != loader.GPUOK) {
+		//diag serving STATE
+		// The state of the GPU has changed; the line gives the reason. What to do about each state
+		// is in wcache(1), under "Loading".
 		s.log.Warn("GPU is "+h.State, "gpu", h.UUID, "reason", h.Reason)
 	}
 	if gone == "" {
 		return
 	}
 	if n := s.cache.Drop(gone); n > 0 {
+		//diag serving
+		// The GPU was lost or reset, or its memory had an error that was not corrected, so that its
+		// contents can't be trusted. The daemon tells the engines, and loads again on demand when
+		// the GPU works; restart the engines.
 		s.log.Error("all entries are dropped", "entries", n, "reason", gone)
 	}
 	s.watches.endAll()

@@ -16,6 +16,10 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
+//diag entries
+// Another version of wcache has loaded this entry, and this version places tensors differently, so
+// the two can't be compared. Engines can go on; evict the entry to have it loaded anew.
+
 // errOtherLayout is the error of a comparison with files of which a load would make
 // something else than what is held: a field of the key is seen otherwise by this
 // version, or config.json has changed.

@@ -42,6 +42,10 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer.Pr
 		return err
 	})
 	if err != nil {
+		//diag serving
+		// A request on the control socket could not be read, or asks for something that the daemon
+		// does not have; the line gives the error. Mostly command and daemon are of different
+		// versions: restart the service.
 		s.log.Warn("control request refused", "pid", p.PID, "err", err)
 		answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})
 	}
@@ -84,6 +88,9 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer.Pr
 		defer cancel()
 		final.Verified, err = s.verify(ctx, *request.Verify, func(p control.Progress) { answer(control.Reply{Progress: &p}) })
 	default:
+		//diag reaching METHOD
+		// The command and the daemon are of different versions. Restart the service, which keeps
+		// the weights.
 		err = &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("unknown request %q", request.Method), Hint: "wcache version shows whether client and daemon are of one version"}
 	}
 	switch {
@@ -140,6 +147,9 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 			return &e, nil
 		}
 	}
+	//diag entries MODEL
+	// Other loads needed the memory at once: `budget` is too small for all of these models. Raise
+	// it, or warm fewer models.
 	return nil, fmt.Errorf("warm %q: it was evicted as soon as it was loaded", w.Model)
 }
 
@@ -191,6 +201,8 @@ func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 			if !slices.ContainsFunc(list, func(x cache.Status) bool { return x.Key.ID() != list[0].Key.ID() }) {
 				break // one key of several directories
 			}
+			//diag entries DIGITS
+			// Several entries fit the beginning of the key. Give more digits.
 			return evicted, &control.Error{Code: control.CodeUsage, Message: fmt.Sprintf("more than one key begins with %q", e.Key), Hint: "give more of its digits"}
 		}
 	}
@@ -212,6 +224,9 @@ func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 	case 1:
 		return evicted, left[0]
 	}
+	//diag entries NUMBER REASON
+	// `wcache evict --all` has freed the other entries and printed their keys. The reason says why
+	// the first of the rest stays; `--force` frees also what engines have mapped.
 	return evicted, &control.Error{
 		Code: control.CodeInUse, Message: fmt.Sprintf("%d entries are left, the first: %v", len(left), left[0]),
 		Hint: s.hint(left[0]),

@@ -91,6 +91,10 @@ type visitor struct {
 	end   context.CancelCauseFunc
 }
 
+//diag engine
+// Hundreds of connections have sent no request, and the daemon has closed the one that was silent
+// longest. Look with `ss -xp` which program opens them.
+
 // errCrowded is why a request is not waited for any longer.
 var errCrowded = errors.New("read request: it has not come, and newer ones need its place")
 
@@ -149,5 +153,8 @@ func (p *places) leave() { p.taken.Add(-1) }
 
 // full is the error of one that finds no place.
 func (p *places) full() error {
+	//diag engine NUMBER THINGS
+	// Each kind of connection has a limit, which follows from how many files may be open. The
+	// daemon serves again when some of them end; raise `LimitNOFILE=` of the service for more.
 	return fmt.Errorf("there are %d %s already, as many as there is room for", p.max, p.what)
 }

@@ -26,6 +26,10 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer.Pro
 		return err
 	})
 	if err != nil {
+		//diag serving
+		// A request of an engine could not be read, or asks for something that the daemon does not
+		// have; the line gives the error. See under "Between the engine and the daemon" in
+		// wcache(1).
 		s.log.Warn("request refused", "pid", p.PID, "role", role, "err", err)
 		_ = s.replies.reply(conn, protocol.Error(err.Error())) // it may be gone
 	}
@@ -58,6 +62,9 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer.Pro
 func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Process, role Role, request *protocol.Request) {
 	begin := time.Now()
 	if !request.HasKey {
+		//diag serving
+		// A client asked for weights without saying which. Unmodified engines do not; see which
+		// process it is.
 		s.log.Warn("get_state without a key", "pid", p.PID)
 		s.replies.answer(conn, p, protocol.MissingKey(request))
 		return
@@ -65,7 +72,17 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 	key := request.Key
 	log := s.log.With("pid", p.PID, "role", role, "key", key.ID()[:12])
 	if key.Bool("is_draft") != (role == Draft) {
-		log.Warn("get_state refused", "reason", "the socket is for the other role")
+		//diag serving
+		// The daemon has refused the weights to an engine, which loads from disk or asks again; the
+		// line gives the reason, which wcache(1) explains.
+		log.Warn("get_state refused",
+			//diag serving
+			// An engine asked for a target model on the draft model's socket, or the reverse. Give
+			// it the path of the right socket.
+			"reason", "the socket is for the other role")
+		//diag engine ROLE
+		// A target model and a draft model have a socket each, and the key's `is_draft` belongs to
+		// the other one. Give the engine the path of the right socket.
 		s.rememberRefusal(key, p, role, &resolve.Refusal{
 			Field: "is_draft", Reason: fmt.Sprintf("it was asked for on the socket of the %s model", role),
 			Hint: "the draft model has a socket of its own, whose name ends with _draft.sock",
@@ -93,6 +110,8 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 		return s.finder.identify(ctx, key, p.Began(), func() (*resolve.Started, error) { return s.finder.started(p, key) })
 	})
 	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+		//diag serving
+		// The engine ended or closed its connection before the answer. See the engine's own log.
 		log.Warn("get_state not answered", "err", "the engine has hung up")
 		return
 	}

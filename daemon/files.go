@@ -98,6 +98,8 @@ func (w *fileWriter) problem() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.begun.IsZero() && time.Since(w.begun) > checkLimit {
+		//diag serving PATH TIME
+		// The file system of this file hangs. Mend the mount; the daemon serves on and tries again.
 		return fmt.Errorf("write %s: the file system has not answered since %s", w.path, w.begun.UTC().Format(time.RFC3339))
 	}
 	return w.err
@@ -110,6 +112,11 @@ func (s *Server) manifestWriter() *fileWriter {
 	}
 	return newFileWriter(s.o.Manifest, save, func(err error) {
 		if err != nil {
+			//diag serving
+			// The record of what is held can't be written, for the logged reason, mostly as the
+			// disk is full. Make room; the daemon tries again, and `wcache status` shows the
+			// problem meanwhile. Weights that are not in the record are dropped by the next
+			// restart.
 			s.log.Error("manifest is not written, serving goes on", "err", err)
 			return
 		}
@@ -127,6 +134,9 @@ func (s *Server) indexWriter() *fileWriter {
 	}
 	return newFileWriter(s.o.IndexPath, save, func(err error) {
 		if err != nil {
+			//diag serving
+			// The record of known directories can't be written, for the logged reason. The daemon
+			// works on, and searches `roots` again after its next start; make room on the disk.
 			s.log.Warn("index of model directories is not kept", "err", err)
 			return
 		}
@@ -147,6 +157,9 @@ func (s *Server) endOf(writing *sync.WaitGroup) {
 	select {
 	case <-ended:
 	case <-limit.C:
+		//diag serving
+		// The daemon ended without writing its record, as the file system hangs. Mend the mount
+		// before the next start.
 		s.log.Error("state is not written at the end: the file system does not answer", "within", endLimit)
 	}
 }

@@ -83,6 +83,10 @@ func (r *replies) headerFor(ctx context.Context, release string, p peer.Process)
 }
 
 func unknownTorch(release, why string) error {
+	//diag unsupported VERSION REASON
+	// The form depends on the engine's torch, whose version follows neither from the release nor
+	// from the files of the process. Set `torch` in wcache.toml(5) to the version, or use a newer
+	// wcache.
 	return &resolve.Refusal{
 		Field:  "vllm_version",
 		Reason: fmt.Sprintf("which form of handle does vLLM %q read? %s", release, why),

@@ -20,6 +20,10 @@ func (e *gpuGone) Error() string {
 	if e.health.Name != "" {
 		name = fmt.Sprintf("%s (%s)", name, e.health.Name)
 	}
+	//diag loading NAME STATE
+	// The GPU has fallen off the bus or has to be reset, and its memory is lost. The kernel's log
+	// says why; reset it with `nvidia-smi --gpu-reset`, or restart the machine. The service goes on
+	// by itself when the GPU works again.
 	return fmt.Sprintf("GPU %s is %s: nothing can be loaded, and what was held is gone", name, e.health.State)
 }
 

@@ -145,6 +145,9 @@ func (h *hashing) next(ctx context.Context) bool {
 			return false
 		case err != nil:
 			h.giveUp(e)
+			//diag serving
+			// A file of a loaded model could not be read or has changed, for the logged reason, so
+			// its sha256 is not known. The daemon tries again after the next load of the model.
 			h.log.Warn("files are not hashed", "model", e.Dir, "err", err)
 		default:
 			h.log.Debug("hashed", "model", e.Dir, "files", len(files), "seconds", time.Since(begin).Seconds())
@@ -193,6 +196,9 @@ func (h *hashing) digested(file layout.File, d loader.Digest) {
 		return f
 	})
 	if d.Hub != "" && d.Hub != d.SHA256 {
+		//diag serving
+		// The sha256 of a file is not the one in its name in the Hugging Face cache.
+		// `wcache status` shows the file and what to do.
 		h.log.Error("file is damaged", "file", file.Path, "sha256", d.SHA256, "name", d.Hub)
 	}
 }

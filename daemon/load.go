@@ -201,6 +201,9 @@ func (l *loads) allowed(c config.Config, want cache.Want, target *resolve.Target
 		return &Mismatch{Fields: fingerprint.Compare(want.Key, held.Key)}
 	}
 	if !pinned {
+		//diag model DIRECTORY
+		// With `policy = "pinned"` the service loads pinned directories only. Add the directory to
+		// `pins`, or change `policy`.
 		return &resolve.Refusal{
 			Field:  "checkpoint",
 			Reason: fmt.Sprintf("policy is \"pinned\" and %s is not pinned", want.Dir),

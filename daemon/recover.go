@@ -35,10 +35,16 @@ func (s *Server) Recover(kept []Kept) {
 	begin := time.Now()
 	m, err := manifest.Load(s.o.Manifest)
 	if err != nil {
+		//diag restart
+		// The record of what is held could not be read, for the logged reason. The daemon closes
+		// the descriptors that it can't tell without the record; engines load the rest again.
 		s.log.Error("manifest is not used", "err", err)
 		m = new(manifest.Manifest)
 	}
 	for _, fault := range m.Faults {
+		//diag restart
+		// One row of the record is damaged, and the daemon ignores it. The entry is served all the
+		// same if its descriptors say what they are; nothing has to be done.
 		s.log.Error("entry of the manifest is not used", "err", fault)
 	}
 	shelf := s.shelve(kept)
@@ -47,6 +53,9 @@ func (s *Server) Recover(kept []Kept) {
 	n := 0
 	for _, e := range entries {
 		if err := s.recoverEntry(e, shelf); err != nil {
+			//diag restart
+			// What came back of the entry is not what the record says, for the logged reason. The
+			// daemon loads the model again when an engine asks.
 			s.log.Warn("entry is dropped", "key", e.Key.ID()[:12], "model", e.Dir, "reason", err)
 			s.lost = append(s.lost, e)
 			continue
@@ -93,6 +102,9 @@ func (s *Server) labelled(shelf map[string]*fd.FD, rows []manifest.Entry) []mani
 			err = fmt.Errorf("its label is that of %q", e.Table)
 		}
 		if err != nil {
+			//diag restart
+			// The descriptor of a table does not say what it is. The daemon finds the entry by the
+			// record, or drops it and loads it again when an engine asks; nothing has to be done.
 			s.log.Warn("label is not used", "name", name, "err", err)
 			continue
 		}
@@ -158,6 +170,10 @@ func (s *Server) recoverAttached(shelf map[string]*fd.FD) {
 		s.store.drop(attachedName, f, err.Error())
 	}
 	if err := s.store.put(attachedName, s.attachments.file.FD()); err != nil {
+		//diag restart
+		// The service manager did not take the file that says which engine has which entry, for the
+		// logged reason. After a crash of the daemon, an entry could be evicted while an engine
+		// maps it; restart the service to try again.
 		s.log.Error("engines are not remembered beyond a crash", "err", err)
 	}
 }
@@ -178,6 +194,9 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 		c.Segment.Pieces = append(c.Segment.Pieces, f)
 		c.Segment.Bytes += p.Bytes
 	}
+	//diag restart
+	// This is the usual reason of a dropped entry: the weights went with the service or with the
+	// machine. Restart the service rather than stopping it to keep weights.
 	err := errors.New("its descriptors are gone: the service was stopped, or the machine was started again")
 	if !missing {
 		c.Record = e
@@ -216,6 +235,9 @@ func names(e manifest.Entry) []string {
 // check compares an entry's descriptors with its record.
 func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, error) {
 	if e.Device != s.device(s.configuration()) {
+		//diag restart NAME
+		// This is a reason of a dropped entry: the instance now means another GPU than before. Name
+		// instances by uuid if the numbers of GPUs change.
 		return nil, fmt.Errorf("it was made for the device %q", e.Device)
 	}
 	_, b, err := readTable(c.TableFD)

@@ -36,6 +36,9 @@ type replies struct {
 // answer replies and logs if that can't be done: the request ends here.
 func (r *replies) answer(conn *net.UnixConn, p peer.Process, payload []byte) {
 	if err := r.reply(conn, payload); err != nil {
+		//diag serving
+		// The client closed its connection before the answer, or did not read it in time. See the
+		// client's own log.
 		r.log.Warn("reply not written", "pid", p.PID, "err", err)
 	}
 }
@@ -87,11 +90,18 @@ func tooLong(err error) error {
 	if !errors.As(err, &long) {
 		return err
 	}
+	//diag engine NUMBER NUMBER
+	// With `handles = "value"` the weights are sent through the socket, and the engine takes no
+	// longer reply. Set `handles = "mapped"`, with which a model may have any size.
 	return &resolve.Refusal{
 		Field: "checkpoint", Reason: fmt.Sprintf("a reply by value has at most %d bytes, and this one has %d", long.Limit, long.Bytes),
 		Hint: `set handles = "mapped" in wcache.toml`,
 	}
 }
+
+//diag engine
+// Replies to engines that do not read them use all memory that is set aside for replies. Ask again;
+// the daemon closes those connections after `request_timeout`.
 
 // errUnread is the error of a reply that there is no memory for.
 var errUnread = errors.New("other engines don't read theirs, which take all the memory that is for replies")

@@ -199,6 +199,9 @@ func (s *Server) pin() {
 	}
 	pins, err := s.finder.pins(s.ctx)
 	if err != nil {
+		//diag restart
+		// A file system with a pinned directory does not answer. Mend the mount; until then the
+		// daemon keeps the pins that it knows.
 		s.log.Warn("pins are not looked up", "err", err)
 		return
 	}

@@ -48,11 +48,17 @@ func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 				return
 			}
 			if s.claims.note(i, s.mendable(err)) {
+				//diag serving
+				// A socket's file has a fault, which the line gives and `wcache status` shows. Do
+				// what the reason asks for; it is explained here or under "Paths of sockets".
 				s.log.Warn("engines may not reach this daemon", "err", err)
 			}
 			if made == nil {
 				continue
 			}
+			//diag serving
+			// The file of a socket is gone, and the daemon has made it again. See which program
+			// removes files there, such as a cleaner of `/tmp`.
 			s.log.Warn("socket was removed, and is made anew", "path", made.Addr())
 			if anew[i] != nil {
 				_ = anew[i].Close() // nobody reaches it any more
@@ -60,6 +66,9 @@ func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 			anew[i] = made
 			accepting.Go(func() {
 				if err := s.accept(Listener{UnixListener: made, Role: l.Role}); err != nil && !errors.Is(err, net.ErrClosed) {
+					//diag serving
+					// The kernel refuses to accept further connections on this socket, for the
+					// logged reason. Restart the service, which keeps the weights.
 					s.log.Error("socket is not served any more", "err", err)
 				}
 			})

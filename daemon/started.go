@@ -34,6 +34,9 @@ func (f *finder) started(p peer.Process, key fingerprint.Key) (*resolve.Started,
 	case errors.As(err, &unsure), errors.Is(err, fs.ErrPermission):
 		return nil, nil
 	case errors.As(err, &missing):
+		//diag model PROCESS MODEL REASON
+		// The directory was removed or renamed since the engine started. Put it back, or start the
+		// engine with the new path.
 		return nil, &resolve.Refusal{
 			Field: "checkpoint", Reason: fmt.Sprintf("%s was started with %q, which is not there any more: %v", by, missing.Name, missing),
 			Hint: "start the engine again",
@@ -44,6 +47,9 @@ func (f *finder) started(p peer.Process, key fingerprint.Key) (*resolve.Started,
 	if dir := f.ownPath(place, key); dir != "" {
 		return &resolve.Started{Name: place.Name, Dir: dir, By: by}, nil
 	}
+	//diag model PROCESS MODEL PATH
+	// The engine runs in a container or another mount namespace, and the same folder has no known
+	// name outside. Add the folder that holds the model on this side to `roots`.
 	return nil, &resolve.Refusal{
 		Field: "checkpoint",
 		Reason: fmt.Sprintf("%s was started with %s, which it sees as %s and which is not known here under any name",

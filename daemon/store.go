@@ -30,6 +30,9 @@ func (s *store) put(name string, f *fd.FD) error {
 
 // drop closes a descriptor that nothing is recovered of, and takes it out of the store.
 func (s *store) drop(name string, f *fd.FD, reason string) {
+	//diag restart
+	// The service manager gave back a descriptor that belongs to no entry, and the daemon has
+	// closed it. Nothing has to be done.
 	s.log.Warn("descriptor is dropped", "name", name, "reason", reason)
 	s.forget(name)
 	_ = f.Close() // nothing was written to it
@@ -41,6 +44,10 @@ func (s *store) forget(name string) {
 		return
 	}
 	if err := s.kept.Remove(name); err != nil {
+		//diag restart
+		// The service manager could not be told to close a descriptor, for the logged reason, and
+		// its memory may stay in use. Stop and start the service to free it, which drops all
+		// weights.
 		s.log.Warn("descriptor stays in the store", "name", name, "err", err)
 	}
 }

@@ -66,6 +66,9 @@ func (s *Server) preload(ctx context.Context) {
 			continue
 		}
 		if _, err := s.warm(ctx, control.Warm{Model: dir}, func(control.Progress) {}); err != nil && ctx.Err() == nil {
+			//diag restart
+			// With `preload = true` the daemon loads pinned directories at its start, and this one
+			// failed for the logged reason. Mend that; the daemon tries again when an engine asks.
 			s.log.Warn("pin is not loaded", "model", dir, "err", err)
 		}
 	}

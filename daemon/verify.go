@@ -83,10 +83,16 @@ func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, e
 		}
 		for _, e := range all {
 			if fits(e) && e.State == cache.Loading && !ready {
+				//diag entries KEY
+				// A loader fills the entry now. Wait until the load has ended, and repeat the
+				// command.
 				return nil, &control.Error{Code: control.CodeInUse, Message: fmt.Sprintf("verify %.12s: it is being loaded", e.Key.ID()), Hint: "verify it when it is loaded"}
 			}
 		}
 		if !ready {
+			//diag entries MODEL
+			// The instance has no entry of this model. `wcache status` lists the models that it
+			// holds.
 			return nil, &control.Error{Code: control.CodeNoKey, Message: fmt.Sprintf("find entry: nothing of %q is held", name), Hint: "wcache status lists what is"}
 		}
 	}
@@ -152,6 +158,9 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 	judge(&v, e, now)
 	switch {
 	case v.State == control.StateDiffers && touched != nil:
+		//diag files REASON
+		// The first part of the message says how the file was touched, and its contents have
+		// changed too, as after cp(1) with `-a` over it. The next request loads it again.
 		v.State, v.Message, v.Hint, v.Dropped = control.StateChanged, touched.Error()+", and its contents are others", loadsAgain, false
 	case v.State == control.StateEqual && touched != nil:
 		h.Renew(now.files) // from now on a request finds them unchanged
@@ -159,6 +168,10 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 		s.hashing.shareDigests([]manifest.Entry{{Files: now.files}})
 	case v.Dropped:
 		h.Retire(v.Message)
+		//diag serving
+		// `wcache verify` found other bytes in memory than in the files, and the daemon no longer
+		// gives the entry to engines. Restart the engines that have mapped it, and have the memory
+		// or the GPU tested.
 		s.log.Error("memory differs from its files", "key", v.Key[:12], "model", v.Model, "difference", v.Message)
 	}
 	return v
@@ -197,6 +210,10 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 		case x.Recorded != "" && x.Recorded != x.SHA256:
 			x.State = control.StateDiffers
 			hint = seeDisk
+			//diag files FILE DIGEST DIGEST
+			// The contents of the file changed without a write, so the disk, its cable or the
+			// memory fails. Have them tested, and fetch the model again. The weights in memory are
+			// those of the intact file, and stay.
 			wrong = fmt.Sprintf("the sha256 of %s is %s and was %s before, though nothing has written to it: a disk or a cable fails", path, x.SHA256, x.Recorded)
 		case f.Damaged():
 			x.State = control.StateDamaged
@@ -221,6 +238,10 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 		return
 	}
 	v.State, v.Dropped = control.StateDiffers, true
+	//diag entries NUMBER NAME BYTE BYTE NUMBER NUMBER
+	// The memory of the entry has changed since the load and its files have not; failing memory or
+	// another program with access to it can cause that. The daemon no longer gives the entry to
+	// engines. Restart the engines that have mapped it, and have the memory or the GPU tested.
 	v.Message = fmt.Sprintf("memory differs from its files: byte %d of tensor %q is %#02x, the files give %#02x; %d bytes of %d tensors differ", d.Offset, d.Tensor, d.Memory, d.File, d.Bytes, d.Tensors)
 	v.Hint = "it is loaded again for the next engine; those that have mapped it have to be restarted"
 }

@@ -40,6 +40,10 @@ type watches struct {
 func (w *watches) serve(ctx context.Context, conn *net.UnixConn, p peer.Process) {
 	if !w.crowd.watches.take() {
 		err := w.crowd.watches.full() // an engine goes on without one
+		//diag serving
+		// There are as many watching engines as there is room for: 4096, or a fifth of the files
+		// that may be open. The engine works on and will not notice the end of the daemon; raise
+		// `LimitNOFILE=` for more.
 		w.log.Warn("watch refused", "pid", p.PID, "err", err)
 		w.replies.answer(conn, p, protocol.Error(err.Error()))
 		return
@@ -49,6 +53,9 @@ func (w *watches) serve(ctx context.Context, conn *net.UnixConn, p peer.Process)
 	go func() {
 		name, err := w.keep(conn, p.PID)
 		if err != nil {
+			//diag serving
+			// The service manager did not take the connection, for the logged reason. The engine
+			// works on, and sees the next restart of the service as its end.
 			w.log.Warn("watch would not outlive the daemon", "pid", p.PID, "err", err)
 		}
 		kept <- name
@@ -69,6 +76,9 @@ func (w *watches) serve(ctx context.Context, conn *net.UnixConn, p peer.Process)
 		name = <-kept
 	}
 	if err != nil {
+		//diag serving
+		// An engine ended or closed its connection before its watch was confirmed. Nothing has to
+		// be done.
 		w.log.Warn("watch not answered", "pid", p.PID, "err", err)
 		if name != "" {
 			w.forget(name)
@@ -119,6 +129,9 @@ func (w *watches) recover(name string, f *fd.FD) {
 	}
 	_ = f.Close() // conn has a descriptor of its own
 	if !w.crowd.watches.take() {
+		//diag restart
+		// The service manager gave back more connections of engines than the daemon may keep, as
+		// fewer files may be open than before. Raise `LimitNOFILE=` of the service.
 		w.log.Warn("watch is dropped", "name", name, "reason", w.crowd.watches.full())
 		_ = conn.Close()
 		w.store.forget(name)

@@ -20,6 +20,10 @@ import (
 // own words: the names of the fields that differ.
 type Mismatch struct{ Fields []string }
 
+//diag engine FIELDS
+// With `policy = "pinned"` the service holds the pinned model under another key, whose listed
+// fields differ. Start the engine with the same options as the first one, or change `policy`.
+
 func (m *Mismatch) Error() string { return fmt.Sprintf("compare keys: %v differ", m.Fields) }
 
 // Advice is what to do about it.

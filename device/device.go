@@ -153,7 +153,13 @@ type NoMemory struct {
 
 func (e *NoMemory) Error() string {
 	if e.Free >= e.Want { // somebody was faster, or it is in pieces
+		//diag loading NUMBER NUMBER
+		// Another program was faster, or the free memory is in pieces. Try again; if it stays so,
+		// end other programs on the device.
 		return fmt.Sprintf("allocate %d bytes: the device has refused, though %d are free", e.Want, e.Free)
 	}
+	//diag loading NUMBER NUMBER
+	// Other programs use the memory, and did so as long as `memory_wait` says. End them or evict
+	// entries; for a GPU the message names the programs.
 	return fmt.Sprintf("allocate %d bytes: only %d are free", e.Want, e.Free)
 }

@@ -37,8 +37,14 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 	case cut.State == Fail: // the driver shows the slices, and not what they are cut from
 		return results
 	case errors.Is(err, context.DeadlineExceeded):
+		//diag doctor
+		// A call of the GPU driver does not return, as when a GPU hangs. Look at `dmesg`; mostly
+		// the machine has to be restarted.
 		return append(results, result("libcuda", Fail, "dmesg | grep -e NVRM -e Xid; restart the machine, which frees what all instances hold", "the driver does not answer"))
 	case err != nil:
+		//diag doctor REASON
+		// The process that asks the driver could not be started or was killed. The reason says how;
+		// try again.
 		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows it", "could not be asked: %v", err))
 	case d.Fault != "":
 		return append(results, result("libcuda", Fail, d.Mend, "%s", d.Fault))
@@ -62,9 +68,15 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 	const check = "device nodes"
 	if g.WSL && len(g.GPUs) == 0 {
 		return result(check, Fail, "keep weights in the memory of the host: systemctl --user enable --now wcache@host.socket, and wcache --gpu host",
+			//diag doctor
+			// On WSL2 the GPU belongs to Windows, and its memory can't be shared between processes.
+			// Use the instance `host`, which keeps weights in the memory of the machine.
 			"this is WSL2: the GPU is Windows's, whose driver shows none in /proc/driver/nvidia, and does not let processes share its memory")
 	}
 	if !m.exists("proc/driver/nvidia") {
+		//diag doctor
+		// No NVIDIA driver is installed or loaded, or the container was started without GPUs. Load
+		// the driver with `modprobe nvidia`, or start the container with its GPUs.
 		return result(check, Fail, "modprobe nvidia, after installing the driver; a container has to be started with its GPUs (--gpus all, or --device nvidia.com/gpu=all)", "the kernel module nvidia is not loaded")
 	}
 	want := []string{"nvidiactl", "nvidia-uvm"}
@@ -80,8 +92,14 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 		}
 		switch err := unix.Access(m.path("dev", name), unix.R_OK|unix.W_OK); {
 		case errors.Is(err, unix.ENOENT):
+			//diag doctor NODE
+			// The device file is made when the GPU is first used after a start of the machine. Run
+			// `nvidia-smi` once as the advice says.
 			return result(check, Fail, mend, "/dev/%s is missing", name)
 		case err != nil:
+			//diag doctor NODE REASON
+			// The permissions of the device file keep this user out. Add the user to the group of
+			// the file, or correct its mode.
 			return result(check, Fail, "see who may: ls -l /dev/"+name+" (NVreg_DeviceFileMode, or the group it belongs to)", "/dev/%s can't be opened: %v", name, err)
 		}
 	}
@@ -108,18 +126,30 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 	found := g.Named(m.Instance)
 	switch {
 	case len(g.GPUs) == 0:
+		//diag doctor
+		// The driver is loaded and lists no GPU: none is installed, or the container has none.
+		// Start the container with its GPUs.
 		return none, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none")
 	case len(found) == 0:
+		//diag doctor NAME LIST
+		// The instance is named after a GPU that this machine does not have. Enable an instance for
+		// one of the list, and disable this one.
 		return none, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, g.List())
 	case len(found) > 1:
 		var uuids []string
 		for _, x := range found {
 			uuids = append(uuids, x.UUID)
 		}
+		//diag doctor NAME NUMBER LIST
+		// The name is the beginning of several uuids. Name the instance after more digits, or the
+		// whole uuid.
 		return none, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(uuids, ", "))
 	}
 	gpu := found[0]
 	if gpu.UUID == "" {
+		//diag doctor NAME
+		// The driver tells the uuid after the first use of the GPU since the start of the machine.
+		// Run `nvidia-smi`.
 		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: nobody has used it since the boot", m.Instance)
 	}
 	return gpu, result(check, OK, "", "%d, %s at %s", gpu.Index, gpu.UUID, gpu.Bus)
@@ -135,8 +165,13 @@ func (m *Machine) slices(g generator.GPU, d *Driver) Result {
 	cut, _ := filepath.Glob(m.path("proc/driver/nvidia/capabilities", "gpu"+m.minor(g), "mig/gi*")) // a fixed pattern
 	switch {
 	case d != nil && len(d.Slices) > 0:
+		//diag doctor LIST
+		// The GPU is in MIG mode. Enable an instance for each slice, by its uuid of the list.
 		return result(check, Fail, "an instance for each that engines use: systemctl --user enable --now wcache@"+d.Slices[0]+".socket", "the GPU is cut into slices, and engines run on those: %s", strings.Join(d.Slices, ", "))
 	case len(cut) > 0:
+		//diag doctor NUMBER
+		// The GPU is in MIG mode, and the driver could not be asked for the slices' uuids. Take
+		// them from `nvidia-smi -L`, and enable an instance for each.
 		return result(check, Fail, "nvidia-smi -L lists the slices: systemctl --user enable --now wcache@MIG-….socket for each", "the GPU is cut into slices, %d of them, and engines run on those", len(cut))
 	}
 	return result(check, OK, "", "the GPU is whole")
@@ -149,6 +184,9 @@ func (m *Machine) mps() Result {
 		dir = "/tmp/nvidia-mps"
 	}
 	if st, err := os.Stat(m.path(dir, "control")); err == nil && !st.IsDir() {
+		//diag doctor DIRECTORY
+		// The Multi-Process Service of CUDA runs, and memory can be shared only among its clients.
+		// Start engines and the service both as its clients, or both without it.
 		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control when none of its clients runs, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir)
 	}
 	return result("MPS", OK, "", "not in use")
@@ -160,6 +198,8 @@ func (m *Machine) health(d *Driver) Result {
 	case "ok":
 		return result(check, OK, "", "%s, %s free of %s", d.Name, amount(d.Free), amount(d.Total))
 	case "unknown":
+		//diag doctor REASON
+		// The driver does not report the health of this GPU. See what `nvidia-smi` says.
 		return result(check, Warn, "see what nvidia-smi says", "not known: %s", d.Reason)
 	}
 	return result(check, Fail, d.Reason, "it is %s", d.State)
@@ -182,10 +222,17 @@ func (m *Machine) computeMode(d *Driver) Result {
 	case 0:
 		return result(check, OK, "", "Default")
 	case 2:
+		//diag doctor
+		// This compute mode of the GPU allows no process. Run `nvidia-smi -c DEFAULT` as root.
 		return result(check, Fail, mend, "Prohibited: nobody can use the GPU")
 	case 3:
+		//diag doctor
+		// This compute mode of the GPU allows one process. Run `nvidia-smi -c DEFAULT` as root.
 		return result(check, Fail, mend, "Exclusive_Process: an engine and the loader keep each other out")
 	}
+	//diag doctor NUMBER
+	// The GPU has a compute mode that this version of wcache does not know. Run
+	// `nvidia-smi -c DEFAULT` as root if engines can't use the GPU.
 	return result(check, Warn, mend, "%d, which is not known here", d.ComputeMode)
 }
 
@@ -200,5 +247,8 @@ func (m *Machine) export(d *Driver, handles string) Result {
 		return result(check, OK, "", "POSIX file descriptors are not supported, and handles = %q needs none", handles)
 	}
 	return result(check, Fail, fmt.Sprintf("set handles = %q in wcache.toml; systemctl --user reload %s", config.HandlesLegacy, m.unitName("service")),
+		//diag doctor
+		// Some virtual GPUs can't share memory by descriptors. Set `handles = "legacy"` in
+		// wcache.toml(5).
 		"the GPU's memory can't become a descriptor, as of some virtual ones")
 }

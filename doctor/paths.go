@@ -24,8 +24,14 @@ func (m *Machine) runtimeDir() Result {
 	if dir == "" {
 		dir = fmt.Sprintf("/run/user/%d", m.UID)
 		if !m.exists(dir) {
+			//diag doctor DIRECTORY
+			// The user is not logged in, as after su(1), and does not linger, so that no service of
+			// the user runs. Log in, or run `loginctl enable-linger`.
 			return result(check, Fail, "log in as this user (ssh or machinectl shell, not su), or: loginctl enable-linger; in a container mount the folder of "+m.Socket, "XDG_RUNTIME_DIR is not set and %s isn't there", dir)
 		}
+		//diag doctor DIRECTORY
+		// Programs that read the variable look for sockets elsewhere. Set it to the directory of
+		// the message.
 		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir)
 	}
 	if fault, mend := private(dir, m.UID); fault != "" {
@@ -77,21 +83,38 @@ func (m *Machine) socketFile(s service) Result {
 	st, err := os.Lstat(m.Socket)
 	switch {
 	case err != nil && s.listens:
+		//diag doctor SOCKET
+		// The file of the socket was removed, and the service manager does not notice. Restart the
+		// socket unit.
 		return result(check, Fail, m.relisten(s), "%s was removed: the socket unit listens on it, and engines reach nobody", m.Socket)
 	case err != nil && s.byHand():
+		//diag doctor SOCKET NUMBER
+		// The file of the socket was removed, and the daemon that was started by hand makes it
+		// again within seconds. Wait; if it stays so, start that daemon again.
 		return result(check, Fail, "wait some seconds; else "+m.renewal(s), "%s was removed; process %d, which was started by hand, makes it again", m.Socket, s.answers)
 	case err != nil:
+		//diag doctor SOCKET
+		// The instance's socket does not exist, as its socket unit is not enabled or was stopped.
+		// Run `systemctl --user enable --now` with the unit's name.
 		return result(check, Fail, m.enable(), "%s isn't there", m.Socket)
 	case st.Mode().Type() != fs.ModeSocket:
+		//diag doctor SOCKET
+		// Another kind of file has the socket's path. Remove the file and restart the socket unit.
 		return result(check, Fail, "remove it; "+m.relisten(s), "%s is no socket", m.Socket)
 	case owner(st) != m.UID:
 		return result(check, Fail, "have that user remove it; "+m.relisten(s), "%s %s", m.Socket, whose(owner(st)))
 	case st.Mode().Perm()&0o077 != 0:
+		//diag doctor SOCKET MODE
+		// The socket or its folder lets other users ask for weights, so engines refuse it. Run the
+		// `chmod` of the advice.
 		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm())
 	case st.Mode().Perm()&0o600 != 0o600:
 		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o, which keeps its own user out", m.Socket, st.Mode().Perm())
 	}
 	if pid := m.lockHolder(m.Socket); s.other(pid) {
+		//diag doctor SOCKET PROCESS
+		// Another program listens on the instance's socket. End it if you may lose what it holds,
+		// and restart the socket unit.
 		return result(check, Fail, m.endOther(pid)+m.relisten(s), "%s is served by %s, which is not this instance's daemon", m.Socket, m.process(pid))
 	}
 	return result(check, OK, "", "%s, mode %04o", m.Socket, st.Mode().Perm())
@@ -114,11 +137,19 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 		pid := m.lockHolder(p.Path)
 		switch {
 		case s.other(pid):
+			//diag doctor PATH PROCESS
+			// Another weight cache, mostly vLLM's own daemon, listens where engines look by
+			// default. End it if you may lose what it holds, or give engines the instance's
+			// `socket_dir`.
 			return result(check, Fail, m.endOther(pid)+reload+given, "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid))
 		case p.Draft:
 		case strings.Contains("\n"+s.listen, "\n"+p.Path+" ("):
 			listened = append(listened, p.Path)
 		case p.Problem != "":
+			//diag doctor PATH REASON
+			// The generator found this default path of engines unusable, for the given reason. Mend
+			// it and run `systemctl --user daemon-reload`, or give engines the instance's
+			// `socket_dir`.
 			return result(check, Warn, "see there"+given, "%s can't be listened on: %s", p.Path, p.Problem)
 		default:
 			missing = append(missing, p.Path)
@@ -128,6 +159,9 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 	case s.props == nil:
 		return result(check, OK, "", "no other daemon has one; without a manager only those of --listen are served")
 	case len(missing) > 0:
+		//diag doctor PATH NUMBER NUMBER
+		// The generator did not know the GPU when it ran, or the socket unit was started before.
+		// Run `systemctl --user daemon-reload`, and restart the socket unit.
 		return result(check, Warn, reload+given, "engines look at %s, where the socket unit does not listen (%d of %d paths)", missing[0], len(missing), len(missing)+len(listened))
 	}
 	return result(check, OK, "", "the socket unit listens on all %d where engines look", len(listened))

@@ -146,6 +146,9 @@ type Unreadable struct {
 }
 
 func (e *Unreadable) Error() string {
+	//diag model THING NUMBER REASON
+	// The engine has ended, or the service may not read what its process was started with. Run the
+	// engine as the same user and outside of a container, or name the directory in `pins`.
 	return fmt.Sprintf("read %s of process %d: %v", e.What, e.PID, e.Err)
 }
 
@@ -169,7 +172,9 @@ type Uncertain struct {
 
 func (e *Uncertain) Error() string {
 	if e.Name == "" {
+		//diag - the reason is explained by itself
 		return "find the engine's model: " + e.Reason
 	}
+	//diag - the reason is explained by itself
 	return fmt.Sprintf("find model %q: %s", e.Name, e.Reason)
 }

@@ -97,14 +97,22 @@ func (f *finder) find(c Claim, cached bool) (*Place, error) {
 	case err == nil && info.IsDir():
 		return f.place(c, dir)
 	case err == nil:
+		//diag model
+		// The engine was started with the path of a file. Start it with the directory that contains
+		// the file.
 		return nil, &weights.NotFound{Name: c.Name, Reason: "is a file, and no model directory", Tried: []string{dir}}
 	case !absent(err):
 		return nil, err
 	}
 	switch {
 	case path.IsAbs(c.Name):
+		//diag model
+		// The path of the model does not exist. Correct it, or fetch the model.
 		return nil, &weights.NotFound{Name: c.Name, Reason: "no such directory", Tried: []string{dir}}
 	case f.e.scope:
+		//diag model
+		// The engine takes the model id from ModelScope and not from Hugging Face. Start it with
+		// the path of the model's directory.
 		return nil, &Uncertain{Name: c.Name, Reason: "VLLM_USE_MODELSCOPE is set: it comes from ModelScope's cache, which is not looked into; give the engine the directory"}
 	}
 	cache, err := f.cache(c, cached)
@@ -131,6 +139,8 @@ func (f *finder) find(c Claim, cached bool) (*Place, error) {
 func (f *finder) cache(c Claim, cached bool) (string, error) {
 	if dir := f.e.DownloadDir; dir != "" && !cached {
 		if strings.HasPrefix(dir, "~") {
+			//diag model PATH
+			// The option begins with `~`, which the shell did not expand. Write the whole path.
 			return "", &Uncertain{Name: c.Name, Reason: fmt.Sprintf("--download-dir is %q, which not every release of huggingface_hub takes for a home directory; give its path", dir)}
 		}
 		return f.absolute(dir)
@@ -154,6 +164,9 @@ func (f *finder) absolute(name string) (string, error) {
 	}
 	info, err := f.v.Stat(cwd)
 	if err != nil || !os.SameFile(here, info) {
+		//diag model PATH
+		// The model's name is a relative path, and the folder in which the engine was started was
+		// renamed or replaced. Start the engine again, with the absolute path.
 		return "", &Uncertain{Name: name, Reason: fmt.Sprintf("it is relative to the engine's working directory, which %q leads to no more", cwd)}
 	}
 	return cwd + "/" + name, nil
@@ -211,6 +224,9 @@ func (f *finder) moved(c Claim, ref, snapshots string) error {
 	if err != nil || len(names) < 2 {
 		return err
 	}
+	//diag model PATH
+	// A branch of the model moved in the Hugging Face cache since the engine started, so it may
+	// have read an earlier commit. Start the engine again, or give it `--revision`.
 	return &Uncertain{Name: c.Name, Reason: fmt.Sprintf("%s was written after the engine began, and there are several commits; give the engine the one that is meant with --revision", ref)}
 }
 
@@ -230,6 +246,9 @@ func (f *finder) speculators(main *Place) error {
 	case err != nil:
 		return err
 	case bytes.Contains(text, []byte("speculators_config")):
+		//diag model
+		// The directory has a draft model that names its target, and the engine loads both. Start
+		// the engine with the target as its model and this one in `--speculative-config`.
 		return &Uncertain{Name: main.Name, Reason: "its config.json is in the format of speculators: the engine's model is the one that it names as the verifier; give the engine that one with --model, and this one in --speculative-config"}
 	}
 	return nil

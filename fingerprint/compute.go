@@ -24,6 +24,9 @@ type Uncomputable struct {
 }
 
 func (e *Uncomputable) Error() string {
+	//diag unsupported FIELD REASON
+	// `wcache warm` and `wcache explain` can't tell what an engine would send in this field, for
+	// the given reason. Start an engine, which sends its own key.
 	return fmt.Sprintf("compute key field %q: %s", e.Field, e.Reason)
 }
 
@@ -80,6 +83,9 @@ func Compute(d *weights.Dir, o Options) (Key, error) {
 	}
 	names, ok := fieldsOf(o.Release)
 	if !ok {
+		//diag unsupported VERSION
+		// `--vllm-version` takes 0.30.0, 0.31.0, 0.32.0 and 0.33.0. Give the release of the engine,
+		// or use a newer wcache.
 		return Key{}, &Uncomputable{"vllm_version", fmt.Sprintf("the key of release %q is not known", o.Release)}
 	}
 	values := map[string]any{
@@ -224,6 +230,8 @@ func (c computer) dtype() (any, error) {
 	case "bfloat16":
 		return "torch.bfloat16", nil
 	default:
+		//diag unsupported NAME
+		// The engine does not accept this value. Give one that it does, such as `bfloat16`.
 		return nil, &Uncomputable{name, fmt.Sprintf("vLLM has no --dtype %q", c.options.DType)}
 	}
 	for _, part := range []hfconfig.Part{hfconfig.ElementType, hfconfig.Architecture} {
@@ -247,6 +255,8 @@ func (c computer) dtype() (any, error) {
 		return "torch." + own, nil
 	}
 	if _, err := tensor.ParseTorch("torch." + own); err != nil {
+		//diag unsupported NAME
+		// `config.json` names an element type that does not exist. Correct it, or give `--dtype`.
 		return nil, &Uncomputable{name, fmt.Sprintf("torch has no dtype %q", own)}
 	}
 	// Everything else becomes what the device likes best, which differs for

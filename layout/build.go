@@ -117,10 +117,16 @@ func (b *builder) pieces(prefix string, m module, suffix string) ([]piece, error
 		s, ok := b.sources[name]
 		switch {
 		case ok && isStacked:
+			//diag unsupported NAME NAME
+			// The checkpoint has one weight both fused and in parts. Remove one of the two, or let
+			// the engine load from disk.
 			return nil, refuse("checkpoint", "tensors %q and %q are the same to vLLM", s.t.Name, stacked.t.Name)
 		case isStacked:
 			rows = total
 		case !ok:
+			//diag unsupported NAME
+			// The checkpoint lacks a tensor that the architecture has. Fetch the model again; if it
+			// is whole, the engine loads it.
 			return nil, refuse("checkpoint", "tensor %q is missing", name)
 		default:
 			from = s
@@ -153,12 +159,18 @@ func check(s source, rows, columns int64) error {
 		want = append(want, columns)
 	}
 	if !slices.Equal(s.t.Shape, want) {
+		//diag unsupported NAME FILE SHAPE SHAPE
+		// The shape does not follow from `config.json`, so the two do not belong together. Fetch
+		// the model again.
 		return refuse("checkpoint", "tensor %q of %s has shape %v, not %v", s.t.Name, s.file.Base, s.t.Shape, want)
 	}
 	switch s.t.DType {
 	case tensor.BF16, tensor.F16, tensor.F32, tensor.F64:
 		return nil
 	}
+	//diag unsupported NAME FILE TYPE
+	// The checkpoint has integers or another type that the engine would not simply convert. The
+	// engine loads this model.
 	return refuse("checkpoint", "tensor %q of %s has type %s, no floating-point type that vLLM would cast as is", s.t.Name, s.file.Base, s.t.DType)
 }
 

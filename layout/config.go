@@ -43,6 +43,8 @@ var unlike = []struct {
 	{"audio_config", "model_arch", nil, true, multimodal},
 	{"thinker_config", "model_arch", nil, true, multimodal},
 	{"per_layer_config", "model_arch", nil, true, "layers that differ from each other are not built"},
+	//diag unsupported
+	// wcache does not load draft models of speculative decoding. The engine loads them.
 	{"speculators_config", "is_draft", nil, true, "draft models share tensors with their target"},
 	{"target_layer_count", "is_draft", nil, true, "draft models share tensors with their target"},
 	{"compression_config", "quantization", nil, true, quantized},
@@ -56,7 +58,11 @@ var unlike = []struct {
 
 const (
 	multimodal = "multimodal models are not built"
-	quantized  = "quantized weights depend on the kernel that is chosen for them"
+	//diag unsupported
+	// wcache loads neither quantized checkpoints nor models for an engine with `--quantization`, as
+	// the kernel decides how these weights are stored. The engine loads them.
+
+	quantized = "quantized weights depend on the kernel that is chosen for them"
 )
 
 // readable refuses a configuration of which one of the given parts can't be told.
@@ -67,6 +73,9 @@ func readable(c *hfconfig.Config, parts ...hfconfig.Part) error {
 	}
 	for _, p := range parts {
 		if err := c.Check(p); err != nil {
+			//diag unsupported REASON
+			// A value has another type than its key, such as 0 for false, so that it is not certain
+			// what the engine makes of it. Correct the file, or let the engine load from disk.
 			return refuse(fields[p], "config.json: %v", err)
 		}
 	}
@@ -78,20 +87,32 @@ func readable(c *hfconfig.Config, parts ...hfconfig.Part) error {
 func describe(d *weights.Dir) (*dense, error) {
 	c := d.Config
 	if c.MistralFormat {
+		//diag unsupported
+		// The directory is in Mistral's own format, which wcache does not read. The engine loads
+		// it; a directory with `config.json` in its place can be cached.
 		return nil, refuse("model_arch", "vLLM takes this model's configuration from params.json, which is not read here")
 	}
 	if err := readable(c, hfconfig.Architecture); err != nil {
 		return nil, err
 	}
 	if len(c.Architectures) != 1 {
+		//diag unsupported NUMBER
+		// wcache needs exactly one name in `architectures`. The engine loads this model; correct
+		// `config.json` if it was edited.
 		return nil, refuse("model_arch", "config.json names %d architectures", len(c.Architectures))
 	}
 	m := &dense{arch: c.Architectures[0], rope: c.Rope}
 	var ok bool
 	if m.class, ok = classes[m.arch]; !ok {
+		//diag unsupported ARCHITECTURE
+		// wcache loads Llama, Mistral, Qwen2, Qwen3 and Phi-3. Mixtures of experts, multimodal and
+		// other models are loaded by the engine.
 		return nil, refuse("model_arch", "%q is not of the dense family", m.arch)
 	}
 	if !c.Known || c.ModelType != m.modelType {
+		//diag unsupported ARCHITECTURE TYPE TYPE
+		// The architecture's name belongs to a model of another `model_type`, whose layout differs.
+		// The engine loads this model; correct `config.json` if it was edited.
 		return nil, refuse("model_arch", "%q with a configuration of type %q, not %q", m.arch, c.ModelType, m.modelType)
 	}
 	if err := readable(c, hfconfig.Quantization, hfconfig.Shapes, hfconfig.RopeParameters); err != nil {
@@ -105,13 +126,22 @@ func describe(d *weights.Dir) (*dense, error) {
 		switch {
 		case !given || v == nil && u.none || oneOf(v, u.values):
 		case u.values == nil:
+			//diag unsupported KEY REASON
+			// The model has a part that wcache does not load, such as a vision tower; the reason
+			// says which. The engine loads this model.
 			return nil, refuse(u.field, "%s in config.json: %s", u.key, u.reason)
 		default:
+			//diag unsupported KEY VALUE REASON
+			// The model is of a kind that wcache does not load; the reason says which. The engine
+			// loads this model.
 			return nil, refuse(u.field, "%s is %s in config.json: %s", u.key, hfconfig.Show(v), u.reason)
 		}
 	}
 	switch _, err := os.Stat(filepath.Join(d.Path, "modules.json")); {
 	case err == nil:
+		//diag unsupported
+		// The engine serves such a model as an embedding model, which has other tensors. The engine
+		// loads it; remove `modules.json` if the model is to generate text.
 		return nil, refuse("model_arch", "modules.json is there: vLLM serves sentence-transformers models as embedding models, which have no lm_head")
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("look for modules.json: %w", err)
@@ -130,6 +160,9 @@ func describe(d *weights.Dir) (*dense, error) {
 		{"vocab_size", m.vocab, maxSize}, {"max_position_embeddings", m.positions, maxPositions},
 	} {
 		if n.value <= 0 || n.value > n.max {
+			//diag unsupported KEY NUMBER NUMBER
+			// No model of these architectures has such a size. `config.json` is damaged or was
+			// edited; fetch it again.
 			return nil, refuse("model_arch", "%s is %d, not between 1 and %d", n.name, n.value, n.max)
 		}
 	}

@@ -111,16 +111,34 @@ func (m *dense) fits(r Rank) error {
 	tp := int64(r.TPSize)
 	switch {
 	case m.heads%m.kvHeads != 0:
+		//diag unsupported NUMBER NUMBER
+		// `num_attention_heads` has to be a multiple of `num_key_value_heads`. `config.json` is
+		// damaged or was edited; fetch it again.
 		return refuse("model_arch", "%d heads over %d key-value heads", m.heads, m.kvHeads)
 	case m.heads%tp != 0:
+		//diag unsupported NUMBER NUMBER
+		// The tensor-parallel size does not divide the number of attention heads. Start the engine
+		// with a size that does.
 		return refuse("tp_size", "%d heads don't divide by %d", m.heads, tp)
 	case m.kvHeads >= tp && m.kvHeads%tp != 0, m.kvHeads < tp && tp%m.kvHeads != 0:
+		//diag unsupported NUMBER NUMBER
+		// The tensor-parallel size neither divides the number of key-value heads nor is a multiple
+		// of it. Start the engine with a size that does or is.
 		return refuse("tp_size", "%d key-value heads over %d ranks", m.kvHeads, tp)
 	case m.inner%tp != 0:
+		//diag unsupported NUMBER NUMBER
+		// The tensor-parallel size does not divide `intermediate_size` of the model. Start the
+		// engine with a size that does.
 		return refuse("tp_size", "intermediate size %d doesn't divide by %d", m.inner, tp)
 	case padVocab(m.vocab)%tp != 0:
+		//diag unsupported NUMBER NUMBER NUMBER
+		// The tensor-parallel size does not divide the padded vocabulary. Start the engine with a
+		// size that does.
 		return refuse("tp_size", "a vocabulary of %d, padded to %d, doesn't divide by %d", m.vocab, padVocab(m.vocab), tp)
 	case m.layers < int64(r.PPSize):
+		//diag unsupported NUMBER NUMBER
+		// The model has fewer layers than pipeline stages. Start the engine with a smaller
+		// pipeline-parallel size.
 		return refuse("pp_size", "%d layers for %d stages", m.layers, r.PPSize)
 	}
 	return nil

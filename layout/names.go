@@ -39,11 +39,18 @@ func (m *dense) sources(d *weights.Dir) (map[string]source, []string, error) {
 		}
 		switch m.place(name, known) {
 		case unknown:
+			//diag unsupported NAME FILE REASON
+			// The checkpoint has a tensor that the architecture does not have, for the given
+			// reason. The engine loads this model.
 			return nil, nil, refuse("checkpoint", "tensor %q of %s: %s", t.Name, file.Base, m.whyUnknown(t.Name))
 		case droppedTensor:
 			dropped = append(dropped, t.Name)
 		case loaded:
 			if other, twice := found[name]; twice {
+				//diag unsupported NAME NAME ARCHITECTURE
+				// The checkpoint has one weight of the architecture under two names, and which of
+				// them the engine takes depends on their order. Remove one, or let the engine load
+				// from disk.
 				return nil, nil, refuse("checkpoint", "tensors %q and %q are the same to %s", other.t.Name, t.Name, m.arch)
 			}
 			found[name] = s

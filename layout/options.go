@@ -58,9 +58,15 @@ const maxRanks = 1 << 12
 // zero sizes right.
 func (o *Options) check() error {
 	if !Supported(o.Release) {
+		//diag unsupported VERSION LIST
+		// Another release may place weights differently, and an engine would compute wrong results
+		// without a message. Use a release of the list, or a newer wcache.
 		return refuse("vllm_version", "layouts of vLLM %q have not been checked, only those of %s", o.Release, strings.Join(releases[:], ", "))
 	}
 	if o.DType != tensor.BF16 && o.DType != tensor.F16 && o.DType != tensor.F32 {
+		//diag unsupported TYPE
+		// The engine computes with another element type. Give it `--dtype` with one of the three,
+		// or let it load from disk.
 		return refuse("dtype", "parameters of type %s, not bfloat16, float16 or float32", o.DType)
 	}
 	r := &o.Rank
@@ -72,14 +78,21 @@ func (o *Options) check() error {
 	}
 	switch {
 	case r.TPSize < 0 || r.TPSize > maxRanks:
+		//diag - a key's sizes are checked in OptionsOf, and those of the command line before
 		return refuse("tp_size", "%d is not a number of ranks", r.TPSize)
 	case r.TPRank < 0 || r.TPRank >= r.TPSize:
+		//diag unsupported NUMBER NUMBER
+		// Ranks count from 0 to the size less one. Correct the rank that the client sends; an
+		// unmodified engine sends a valid one.
 		return refuse("tp_rank", "there is no rank %d of %d", r.TPRank, r.TPSize)
 	case r.PPSize < 0 || r.PPSize > maxRanks:
 		return refuse("pp_size", "%d is not a number of ranks", r.PPSize)
 	case r.PPRank < 0 || r.PPRank >= r.PPSize:
 		return refuse("pp_rank", "there is no rank %d of %d", r.PPRank, r.PPSize)
 	case r.PPSize > 1 && (strings.HasPrefix(o.Release, "0.30.") || strings.HasPrefix(o.Release, "0.31.")):
+		//diag unsupported VERSION
+		// Release 0.32 is the first whose weight cache works with pipeline parallelism. Use a newer
+		// engine, or a pipeline-parallel size of 1.
 		return refuse("pp_size", "the weight cache of vLLM %s has no pipeline parallelism", o.Release)
 	}
 	return nil
@@ -102,8 +115,17 @@ var plain = []struct {
 }{
 	{"is_draft", []any{false}, "draft models share tensors with their target"},
 	{"quantization", []any{nil}, quantized},
+	//diag unsupported
+	// The engine has `--kv-cache-dtype` with a value such as `fp8`, which adds scales to the model.
+	// Leave the option out, or let the engine load from disk.
 	{"kv_cache_dtype", []any{"auto"}, "scales of a KV cache of another type are not known"},
+	//diag unsupported
+	// The engine's key has several data-parallel ranks. Start one engine per rank without
+	// `--data-parallel-size`, or let the engines load from disk.
 	{"dp_size", []any{int64(1)}, "dense models have no data-parallel layout"},
+	//diag unsupported
+	// The engine has `--linear-backend`, and a backend may rearrange weights. Leave the option out,
+	// or let the engine load from disk.
 	{"linear_backend", []any{"auto"}, "a chosen backend may store weights in its own way"},
 }
 
@@ -127,6 +149,9 @@ func OptionsOf(k Key) (Options, error) {
 	name, ok := text(k, "dtype")
 	dtype, err := tensor.ParseTorch(name)
 	if !ok || err != nil {
+		//diag unsupported TYPE
+		// The field `dtype` of the key does not have the form that an engine sends. Use an
+		// unmodified engine, or let it load from disk.
 		return Options{}, refuse("dtype", "%q is no element type", name)
 	}
 	o.DType = dtype
@@ -144,6 +169,9 @@ func OptionsOf(k Key) (Options, error) {
 		}
 		n, ok := v.(int64)
 		if !ok || n < f.least || n > maxRanks {
+			//diag unsupported NUMBER
+			// The key has a value there that is not an integer in its range. Use an unmodified
+			// engine, or let it load from disk.
 			return Options{}, refuse(f.name, "%v is no rank or number of ranks", v)
 		}
 		*f.to = int(n)

@@ -89,5 +89,6 @@ type Unsupported struct {
 }
 
 func (e *Unsupported) Error() string {
+	//diag - the reason is explained by itself
 	return fmt.Sprintf("plan layout: %s: %s", e.Field, e.Reason)
 }

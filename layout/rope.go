@@ -26,11 +26,17 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	r := m.rope
 	for _, key := range slices.Sorted(maps.Keys(r)) {
 		if _, object := r[key].(map[string]any); object {
+			//diag rope KEY VALUE
+			// The model has one set of parameters for each type of layer, and wcache computes one
+			// cache for all layers. The engine loads this model.
 			return Rope{}, "", refuse(ropeField, "%s is %s: rope parameters for each layer type are not built", key, hfconfig.Show(r[key]))
 		}
 	}
 	for _, k := range otherKinds {
 		if v, given := r[k.key]; given && !oneOf(v, k.values) {
+			//diag rope KEY VALUE
+			// The key selects a kind of rope that wcache does not compute, such as that of
+			// multimodal models. The engine loads this model.
 			return Rope{}, "", refuse(ropeField, "%s is %s: rope of this kind is not built", k.key, hfconfig.Show(v))
 		}
 	}
@@ -38,6 +44,8 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	dim := g.rotaryDim(m.headDim)
 	base := g.may("rope_theta", 10000)
 	if g.err == nil && !(base >= 1 && base <= 1e30) {
+		//diag rope VALUE
+		// No model has such a base. Correct `config.json`, or the `--hf-overrides` of the engine.
 		g.fail(refuse(ropeField, "rope_theta is %s, not between 1 and 1e30", hfconfig.Show(r["rope_theta"])))
 	}
 	kind := "default"
@@ -46,6 +54,8 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	}
 	build, ok := ropes[kind]
 	if !ok {
+		//diag rope TYPE
+		// wcache does not compute the cache of this kind of rope. The engine loads this model.
 		g.fail(refuse(ropeField, "rope_type %q is not built", kind))
 	}
 	if g.err != nil {
@@ -56,10 +66,14 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 		return Rope{}, "", g.err
 	}
 	if out.Rows <= 0 || out.Rows > maxPositions {
+		//diag rope NUMBER
+		// The number of positions, with the scaling factor, is not positive or larger than that of
+		// any model. Correct `config.json`, or the `--hf-overrides` of the engine.
 		return Rope{}, "", refuse(ropeField, "a cache of %d rows", out.Rows)
 	}
 	for _, f := range out.InvFreq {
 		if !(f > 0 && f <= math.MaxFloat32) {
+			//diag - the base and the factors are checked before
 			return Rope{}, "", refuse(ropeField, "a frequency of %v", f)
 		}
 	}
@@ -109,10 +123,16 @@ func (g *ropeGet) fail(err error) {
 func (g *ropeGet) rotaryDim(headDim int64) int {
 	partial := g.may("partial_rotary_factor", 1)
 	if g.err == nil && !(partial > 0 && partial <= 1) {
+		//diag rope VALUE
+		// The factor is the part of a head that is rotated. Correct `config.json`, or the
+		// `--hf-overrides` of the engine.
 		g.fail(refuse(ropeField, "partial_rotary_factor is %s, not between 0 and 1", hfconfig.Show(g.r["partial_rotary_factor"])))
 	}
 	dim := int(float64(headDim) * partial)
 	if g.err == nil && (dim < 2 || dim%2 != 0) {
+		//diag rope NUMBER
+		// The head size times `partial_rotary_factor` has to be even and at least 2. Correct
+		// `config.json`, or the `--hf-overrides` of the engine.
 		g.fail(refuse(ropeField, "%d rotated elements of a head", dim))
 	}
 	return dim
@@ -121,6 +141,9 @@ func (g *ropeGet) rotaryDim(headDim int64) int {
 // must is a positive number that has to be there.
 func (g *ropeGet) must(key string) float64 {
 	if _, given := g.r[key]; !given {
+		//diag rope KEY
+		// This `rope_type` needs the key. Add it to `config.json`, or to the `--hf-overrides` of
+		// the engine.
 		g.fail(refuse(ropeField, "%s is missing", key))
 	}
 	return g.positive(key, 1)
@@ -130,6 +153,9 @@ func (g *ropeGet) must(key string) float64 {
 func (g *ropeGet) positive(key string, missing float64) float64 {
 	v := g.may(key, missing)
 	if !(v > 0 && v <= math.MaxInt32) {
+		//diag rope KEY VALUE
+		// The value has another type or is not above 0. Correct `config.json`, or the
+		// `--hf-overrides` of the engine.
 		g.fail(refuse(ropeField, "%s is %s, not a positive number", key, hfconfig.Show(g.r[key])))
 	}
 	return v
@@ -149,6 +175,8 @@ func (g *ropeGet) may(key string, missing float64) float64 {
 			return v
 		}
 	}
+	//diag rope KEY VALUE
+	// The value has another type. Correct `config.json`, or the `--hf-overrides` of the engine.
 	g.fail(refuse(ropeField, "%s is %s, not a number", key, hfconfig.Show(v)))
 	return missing
 }
@@ -169,6 +197,8 @@ func (g *ropeGet) flag(key string, missing bool) bool {
 	}
 	b, ok := v.(bool)
 	if !ok {
+		//diag rope KEY VALUE
+		// The value has another type. Correct `config.json`, or the `--hf-overrides` of the engine.
 		g.fail(refuse(ropeField, "%s is %s, not true or false", key, hfconfig.Show(v)))
 	}
 	return b
@@ -204,6 +234,9 @@ func dynamicRope(get *ropeGet, g geometry) Rope {
 	dim := float64(g.dim)
 	base := g.base * math.Pow(stretch, dim/(dim-2))
 	if get.err == nil && !(base >= 1 && base <= 1e30) {
+		//diag rope NUMBER
+		// `factor` and the numbers of positions give a base that no model has. Correct
+		// `config.json`, or the `--hf-overrides` of the engine.
 		get.fail(refuse(ropeField, "dynamic scaling makes a base of %s", hfconfig.Show(base)))
 		return Rope{}
 	}
@@ -249,6 +282,9 @@ func yarnRope(get *ropeGet, g geometry) Rope {
 		magnitude = yarnScale(factor, 1)
 	}
 	if math.Abs(magnitude) > math.MaxFloat32 {
+		//diag rope NUMBER
+		// `factor`, `mscale` or `attention_factor` gives values that are not finite in 32 bits.
+		// Correct `config.json`, or the `--hf-overrides` of the engine.
 		get.fail(refuse(ropeField, "yarn scaling makes values %s times as large", hfconfig.Show(magnitude)))
 	}
 	correction := func(rotations float64) float64 {

@@ -137,6 +137,7 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Doing == "" {
+		//diag - cache/cache.go has it
 		return "load model: " + e.Message
 	}
 	return e.Doing + ": " + e.Message

@@ -93,6 +93,9 @@ func run(ctx context.Context, opt Options, job Job, segment device.Segment, prog
 func explain(err error, task, state string) error {
 	said := &Error{Kind: KindFailed, Message: err.Error()}
 	if !errors.As(err, &said) && (errors.Is(err, errHangUp) || errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded)) {
+		//diag loading HOW
+		// The loader process was killed, perhaps for lack of memory, or crashed. Look at the log of
+		// the service and at `dmesg`.
 		said = &Error{Kind: KindDied, Message: "the loader ended early: " + state}
 	}
 	if task != taskLoad {

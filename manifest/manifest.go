@@ -122,6 +122,10 @@ func ID(key fingerprint.Key, dir string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+//diag usage
+// `HOME` is not set, and the user database has no home directory for this user's number. Set `HOME`
+// or `XDG_STATE_HOME` to an absolute path; the daemon does not write to its working directory.
+
 // ErrHomeless is the error of a user for whose state there is no place.
 var ErrHomeless = errors.New("find state folder: no home directory is known, and XDG_STATE_HOME is not set")
 

@@ -42,6 +42,9 @@ type FrameSizeError struct {
 }
 
 func (e *FrameSizeError) Error() string {
+	//diag engine NUMBER NUMBER
+	// The first bytes of the connection are not the length of a request, so the client speaks
+	// another protocol. Look with `ss -xp` which program connects.
 	return fmt.Sprintf("message of %d bytes is over the limit of %d", e.Bytes, e.Limit)
 }
 

@@ -28,6 +28,10 @@ func Error(message string) []byte {
 // MissingKey is the answer to a get_state without a key.
 func MissingKey(req *Request) []byte { return Error("Missing " + req.KeyField) }
 
+//diag engine NAME
+// A newer engine asks for something that this daemon does not have. The engine goes on without it;
+// use a newer wcache.
+
 // UnknownCommand is the answer to a command that isn't one.
 func UnknownCommand(cmd string) []byte { return Error("Unknown command " + pythonRepr(cmd)) }
 

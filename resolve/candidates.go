@@ -71,6 +71,9 @@ func (c *chooser) choose() (Choice, error) {
 	case len(c.dirs) == 0 && len(c.unsure) == 0:
 		return Choice{}, c.noneFits()
 	case len(c.unsure) > 0:
+		//diag certain REASON
+		// A file of that directory is being written, is damaged, or belongs to another user. Mend
+		// what the reason names; a download needs only time.
 		return Choice{}, c.uncertain(fmt.Sprintf("a directory that may be meant can't be read now: %v", c.unsure[0]), true)
 	}
 	if partly, passing := c.partly(); partly != "" {
@@ -78,6 +81,9 @@ func (c *chooser) choose() (Choice, error) {
 	}
 	c.basis.gone = c.answer.Gone
 	if gone := c.o.mayMean(c.answer.Gone); gone != nil {
+		//diag certain DIRECTORY TIME
+		// Another directory had the headers when the engine may have read them, and was removed or
+		// changed since. Start the engine again.
 		return Choice{}, c.uncertain(fmt.Sprintf("%s had the same headers until %s, and the engine may have read them there",
 			gone.Path, gone.At.Format(time.TimeOnly)), false)
 	}
@@ -87,6 +93,10 @@ func (c *chooser) choose() (Choice, error) {
 	}
 	choice, err := c.equal(by)
 	if err == nil && c.o.Strict {
+		//diag certain
+		// The only directory that fits is not enough with this setting. Start the engine as
+		// `vllm serve DIRECTORY` or with `--revision`, pin the directory, or change `identify`; see
+		// wcache.toml(5).
 		return Choice{}, c.uncertain(`identify = "strict" wants the engine, a revision or a pin to say which directory is meant`, false)
 	}
 	return choice, err
@@ -128,6 +138,9 @@ func (c *chooser) revision() error {
 		if !isSnapshot(dir) {
 			return false
 		}
+		//diag model DIRECTORY REVISION
+		// The engine asks for a revision, and the directory that fits is the snapshot of another
+		// one or of none. Fetch that revision, or start the engine with the directory.
 		of = append(of, fmt.Sprintf("%s is not revision %q", dir, want))
 		return !c.ofRevision(dir)
 	})
@@ -243,6 +256,10 @@ func (c *chooser) equal(by Sure) (Choice, error) {
 			return Choice{}, fmt.Errorf("compare model directories: %w", err)
 		}
 		if !same {
+			//diag model NUMBER LIST
+			// Fine-tunes of one model have the same headers, and the engine's request tells no
+			// difference. Start the engine as `vllm serve DIRECTORY`, or name the one that is meant
+			// in `pins`.
 			return Choice{}, &Refusal{
 				Field:  "checkpoint",
 				Reason: fmt.Sprintf("%d model directories have the same headers and different weights: %s", len(c.dirs), strings.Join(c.dirs, ", ")),
@@ -266,10 +283,24 @@ func settle(dirs []string) string {
 func (c *chooser) uncertain(reason string, passing bool) error {
 	switch len(c.dirs) {
 	case 0:
+		//diag model REASON
+		// Directories that may have the engine's model can't be read or searched now. Start the
+		// engine as `vllm serve DIRECTORY`, or name the directory in `pins`. The next section
+		// explains the reason.
 		reason = "no model directory is certain to be meant: " + reason
 	case 1:
+		//diag model DIRECTORY REASON
+		// One directory has the headers of the engine's model, and wcache can't exclude that the
+		// engine reads another one. Start the engine as `vllm serve DIRECTORY`, which wcache reads
+		// from its command line, or name the directory in `pins`. The next section explains the
+		// reason.
 		reason = fmt.Sprintf("it is not certain that %s is meant: %s", c.dirs[0], reason)
 	default:
+		//diag model LIST REASON
+		// Several directories have the headers of the engine's model, and nothing says which of
+		// them the engine reads. Start the engine as `vllm serve DIRECTORY`, which wcache reads
+		// from its command line, or name the directory in `pins`. The next section explains the
+		// reason.
 		reason = fmt.Sprintf("it is not certain which directory is meant (%s): %s", strings.Join(c.dirs, ", "), reason)
 	}
 	if passing {
@@ -294,6 +325,10 @@ func (c *chooser) partly() (reason string, passing bool) {
 			why = string(r.State)
 		}
 		passing = passing || r.State != index.Partial
+		//diag certain ROOT REASON
+		// The search of this folder has not ended, or part of it can't be read, so that more
+		// directories may fit. Wait, or mend what the reason names; `wcache status` shows the state
+		// of each root.
 		list = append(list, fmt.Sprintf("root %s is not searched whole: %s", r.Path, why))
 	}
 	return strings.Join(list, "; "), passing
@@ -312,6 +347,9 @@ func (o Options) mayMean(gone []index.Gone) *index.Gone {
 
 // none is the refusal of a hash that no directory is known to have.
 func (c *chooser) none() error {
+	//diag model HASH
+	// The engine's model is in no directory that the service searches. Add its folder to `roots` in
+	// wcache.toml(5), or name the model once with `wcache warm`.
 	reason := fmt.Sprintf("no model directory with the checkpoint hash %s is known", c.key.Str("checkpoint"))
 	hint := "add its folder to roots in wcache.toml, or run: wcache warm DIR"
 	partly, passing := c.partly()
@@ -329,6 +367,9 @@ func (c *chooser) noneFits() error {
 	if len(c.excluded) == 1 {
 		return c.excluded[0]
 	}
+	//diag model NUMBER
+	// Each of them has a `config.json` that contradicts the engine's key; the message goes on with
+	// what differs in each. `wcache explain KEY DIRECTORY` shows all fields.
 	r := &Refusal{Field: "checkpoint", Reason: fmt.Sprintf("%d model directories have these headers and none fits", len(c.excluded))}
 	for _, err := range c.excluded {
 		var one *Refusal

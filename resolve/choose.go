@@ -130,6 +130,9 @@ func resolvedSince(dir string, r fingerprint.Revision) (string, error) {
 	}
 	was := filepath.Join(filepath.Dir(dir), r.Commit)
 	if _, err := os.Stat(was); err != nil {
+		//diag model COMMIT REASON
+		// The engine has resolved its model to this commit of the hub, and the files of the commit
+		// can't be used for the given reason. Fetch the model again, and start the engine again.
 		return "", &Refusal{
 			Field: "revision", Reason: fmt.Sprintf("the engine has commit %s, whose snapshot can't be used: %v", r.Commit, err),
 			Hint: "start the engine again, or fetch the model again",
@@ -166,6 +169,8 @@ func (c Choice) Blame(err error) error {
 	if c.started == nil || !errors.As(err, &no) || no.Field != "checkpoint" {
 		return err
 	}
+	//diag model PROCESS MODEL REASON
+	// Somebody has replaced the files since the engine read their headers. Start the engine again.
 	return &Refusal{
 		Field: "checkpoint",
 		Reason: fmt.Sprintf("%s was started with %s, and the files there are not those that the engine has read: %s",

@@ -24,6 +24,9 @@ func native(key fingerprint.Key, assume []string) (layout.Options, error) {
 		return layout.Options{}, err
 	}
 	if _, said := key.Get("rope_parameters_hash"); !said && !slices.Contains(assume, config.AssumeRope) {
+		//diag unsupported VERSION
+		// Before release 0.33, the engine's key does not have rope parameters. Set
+		// `assume = ["rope"]` if no engine of this service is started with `--hf-overrides`.
 		return layout.Options{}, &Refusal{
 			Field:  "vllm_version",
 			Reason: fmt.Sprintf("vLLM %s does not say whether the engine overrides the model's rope parameters", opt.Release),
@@ -39,11 +42,17 @@ func complete(key fingerprint.Key, release string) error {
 	names, _ := fingerprint.FieldNames(release) // of every release that can be planned for
 	for _, name := range names {
 		if _, ok := key.Get(name); !ok {
+			//diag unsupported VERSION
+			// The engine sent a key without a field that its release sends, so its code was
+			// changed. Use an unmodified engine, or let it load from disk.
 			return &Refusal{Field: name, Reason: fmt.Sprintf("a key of vLLM %s has it, and this one hasn't", release), Hint: odd}
 		}
 	}
 	for _, f := range key.Fields() {
 		if !slices.Contains(names, f.Name) {
+			//diag unsupported VERSION
+			// The engine sent a field that its release does not have, so its code was changed, and
+			// the field may change the weights. Use an unmodified engine, or let it load from disk.
 			return &Refusal{Field: f.Name, Reason: fmt.Sprintf("a key of vLLM %s hasn't got it: what it means for the weights is not known", release), Hint: odd}
 		}
 	}

@@ -25,6 +25,8 @@ type Refusal struct {
 	Hint   string // what to do, "" where nothing helps
 }
 
+//diag - the reason is explained by itself
+
 func (r *Refusal) Error() string { return fmt.Sprintf("resolve %s: %s", r.Field, r.Reason) }
 
 // Advice is the hint.
@@ -40,6 +42,8 @@ type Uncertain struct {
 	Reason string
 	Hint   string
 }
+
+//diag - the reason is explained by itself
 
 func (u *Uncertain) Error() string { return "resolve checkpoint: " + u.Reason }
 
@@ -113,6 +117,9 @@ func match(key fingerprint.Key, d *weights.Dir) error {
 		case diff.Field == "dtype":
 		case diff.Blame == fingerprint.Unknown:
 			if open == nil {
+				//diag model VALUE DIRECTORY REASON
+				// The directory has the right headers, and its `config.json` has something that
+				// wcache does not understand. The reason names it; the engine loads from disk.
 				open = &unknown{&Refusal{
 					Field:  diff.Field,
 					Reason: fmt.Sprintf("the engine has %v, and what %s gives can't be computed: %s", diff.Engine, d.Path, diff.Why),
@@ -120,6 +127,10 @@ func match(key fingerprint.Key, d *weights.Dir) error {
 				}}
 			}
 		default:
+			//diag model VALUE DIRECTORY VALUE REASON
+			// The directory has the right headers, and one field of the key can't come from it: an
+			// option of the engine changes the field, or `config.json` was edited or belongs to
+			// another model. `wcache explain KEY DIRECTORY` shows all fields.
 			return &Refusal{
 				Field:  diff.Field,
 				Reason: fmt.Sprintf("the engine has %v, %s gives %v: %s", diff.Engine, d.Path, diff.Computed, diff.Why),

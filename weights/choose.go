@@ -173,8 +173,15 @@ func Covered(path string, shards, files []string) (missing []string, err error) 
 	for _, name := range shards {
 		switch {
 		case strings.ContainsRune(name, '/'):
+			//diag files FILE
+			// The index names a file in another folder, which the engine would leave out without a
+			// message. Move the file beside the index and correct its name there.
 			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, but vLLM loads no files from other folders; move it beside the index and correct its name there", name)}
 		case !IsWeights(name):
+			//diag files FILE
+			// The index belongs to weights in another format, such as `.bin`. Remove the index if
+			// the directory also has safetensors files, or fetch a safetensors version of the
+			// model.
 			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
 		case !there[name]:
 			missing = append(missing, name)
@@ -198,6 +205,9 @@ func readShardIndex(path string) ([]string, error) {
 		if what := notJSON(b[:min(len(b), sniffed)]); what != "" {
 			return nil, &Unusable{Path: path, Reason: what, Err: err}
 		}
+		//diag files REASON
+		// The JSON of the file can't be read, for the reason in the first part of the message.
+		// Fetch the file again.
 		return nil, &Unusable{Path: path, Reason: err.Error() + "; fetch it again"}
 	}
 	return shards, nil
@@ -221,6 +231,9 @@ func ParseShardIndex(b []byte) ([]string, error) {
 		return nil, fmt.Errorf("index is over the limit of %d bytes", MaxShardIndex)
 	}
 	if n := bytes.Count(b, []byte{':'}); n > MaxTensors { // at least one for a tensor; names have none
+		//diag files NUMBER NUMBER
+		// The index lists far more tensors than any model has, so it is damaged or made to use up
+		// memory. Fetch it again from a source that you trust.
 		return nil, fmt.Errorf("index has %d entries, and a model has %d tensors at most", n, MaxTensors)
 	}
 	var index map[string]json.RawMessage // a struct would take "Weight_Map" too
@@ -313,6 +326,9 @@ func refuseNested(dir string, c *choice) error {
 		return fmt.Errorf("search model directory: %w", err)
 	}
 	if found != "" {
+		//diag files
+		// A file in a subfolder has a name of the form that the engine looks for, so that it would
+		// read that in place of the weights. Move the file out of the model directory.
 		return &Unusable{Path: found, Reason: "makes vLLM load consolidated files, of which none is beside config.json; move it out of the model directory"}
 	}
 	return nil

@@ -22,6 +22,8 @@ type Unreadable struct {
 	Err    error  // the cause, such as a [*hfconfig.FormatError]
 }
 
+//diag - the reason is explained by itself
+
 func (e *Unreadable) Error() string { return fmt.Sprintf("read model %q: %s", e.Path, e.Reason) }
 
 func (e *Unreadable) Unwrap() error { return e.Err }
@@ -40,6 +42,9 @@ func readConfig(dir string) (*hfconfig.Config, error) {
 		}
 		return nil, &Unreadable{Path: path, Reason: reason, Err: err}
 	case errors.Is(err, fs.ErrNotExist):
+		//diag files
+		// The directory has no `config.json`. Fetch the model again, or copy the file from where
+		// the weights come from.
 		return nil, &Unusable{Path: filepath.Join(dir, configName), Reason: "does not exist; vLLM needs it beside the weights", Err: err}
 	}
 	var fault *fs.PathError

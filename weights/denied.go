@@ -23,12 +23,18 @@ func denied(path string, err error) error {
 	at := forbidden(path)
 	info, e := stamp.Of(at)
 	if e != nil {
+		//diag files UID
+		// The file may not be read, and the folders above it hide whose it is. Ask the owner of the
+		// directory to let this user read it, or fetch a copy.
 		return &Unusable{Path: path, Reason: fmt.Sprintf("may not be read by uid %d", os.Geteuid()), Err: err}
 	}
 	kind, bits := "the file", "r"
 	if info.Mode.IsDir() {
 		kind, bits = "the folder", "rx"
 	}
+	//diag files UID THING FILE UID MODE BITS
+	// The file, or a folder above it, belongs to a user who lets no other one read it, as happens
+	// in a cache that users share. Ask its owner to run the `chmod` of the message.
 	return &Unusable{Path: path, Err: err, Reason: fmt.Sprintf(
 		"may not be read by uid %d: %s %q belongs to uid %d and has mode %04o; let its owner run: chmod a+%s",
 		os.Geteuid(), kind, at, info.UID, info.Mode.Perm(), bits)}

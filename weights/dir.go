@@ -72,6 +72,8 @@ type Unusable struct {
 	Err    error  // the cause where it has a type, such as a [*safetensors.FormatError]
 }
 
+//diag - the reason is explained by itself
+
 func (e *Unusable) Error() string { return fmt.Sprintf("read weights %q: %s", e.Path, e.Reason) }
 
 func (e *Unusable) Unwrap() error { return e.Err }
@@ -312,11 +314,17 @@ func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
 func dangling(path string) error {
 	to, err := os.Readlink(path)
 	if err != nil {
+		//diag files
+		// The file or directory was there when it was listed or named, and is gone. Correct the
+		// path, or fetch the model again.
 		return &Unusable{Path: path, Reason: "does not exist"}
 	}
 	if !filepath.IsAbs(to) {
 		to = filepath.Join(filepath.Dir(path), to)
 	}
+	//diag files PATH
+	// The link's target is missing: the Hugging Face cache has lost the blob, or the disk with it
+	// is not mounted. Mount it, or fetch the model again.
 	return &Unusable{Path: path, Reason: fmt.Sprintf("is a symlink to %q, which does not exist; fetch the model again", to), Err: fs.ErrNotExist}
 }
 

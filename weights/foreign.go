@@ -50,6 +50,8 @@ var pointer = regexp.MustCompile(`^version https://git-lfs\.github\.com/spec/v1\
 // it begins. It is "" where that can't be told.
 func foreign(begin []byte) string {
 	if m := pointer.FindSubmatch(begin); m != nil {
+		//diag files NUMBER
+		// The repository was cloned without its large files. Run `git lfs pull` in the directory.
 		return fmt.Sprintf("is a pointer of Git LFS to a file of %s bytes, which has not been fetched; run in its folder: git lfs pull", m[1])
 	}
 	for _, m := range magics {
@@ -60,12 +62,18 @@ func foreign(begin []byte) string {
 	text := bytes.TrimLeft(bytes.TrimPrefix(begin, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case pages.Match(text):
+		//diag files
+		// The download has stored an HTML page, such as an error or a login page, in place of the
+		// file. Fetch the file again, with the token that the server asks for.
 		return "is a page of a web server, such as an error or a login; fetch it again"
 	case len(begin) > 0 && len(bytes.Trim(begin, "\x00")) == 0:
 		return reserved
 	case len(text) > 0 && isText(begin):
 		const shown = 40
 		line, _, _ := bytes.Cut(text, []byte("\n"))
+		//diag files TEXT
+		// The download has stored a message of the server, such as `Invalid username or password`,
+		// in place of the file. Fetch the file again, with the token that the server asks for.
 		return fmt.Sprintf("is a text that begins with %q; fetch it again", line[:min(len(line), shown)])
 	}
 	return ""

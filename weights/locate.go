@@ -48,6 +48,9 @@ type Ambiguous struct {
 }
 
 func (e *Ambiguous) Error() string {
+	//diag model MODEL LIST
+	// A folder of `roots` is a Hugging Face cache with another commit of this model than the user's
+	// own cache, or than another root. Give the directory that is meant, which the message lists.
 	return fmt.Sprintf("find model %q: caches have different commits of it; give the directory, one of %s", e.Name, strings.Join(e.Dirs, ", "))
 }
 
@@ -70,11 +73,17 @@ func Locate(nameOrPath, revision string, env func(string) string, roots []string
 		case err != nil:
 			return "", []string{dir}, fmt.Errorf("find model: %w", err)
 		case !info.IsDir():
+			//diag model
+			// The path leads to a file, and a model is a directory with `config.json` and
+			// `.safetensors` files. Give the directory that contains the file.
 			return "", []string{dir}, &NotFound{Name: nameOrPath, Reason: "is a file; give the directory that it is in", Tried: []string{dir}}
 		}
 		return dir, []string{dir}, nil
 	}
 	if !isModelID(nameOrPath) {
+		//diag model
+		// The name of the model is a relative path, whose meaning depends on where the engine was
+		// started. Start the engine with the absolute path.
 		return "", nil, &NotFound{Name: nameOrPath, Reason: "is neither an absolute path nor a model id; relative paths depend on the engine's working directory, so give it the absolute one"}
 	}
 	return locateID(nameOrPath, revision, HubCaches(env), roots)
@@ -113,6 +122,9 @@ func locateID(id, revision string, own, roots []string) (dir string, tried []str
 		return dirs[0], tried, nil
 	}
 	if first == nil {
+		//diag model
+		// A model id was given, and without a home directory the place of the cache can't be
+		// derived. Set `HOME` or `HF_HUB_CACHE` for the service, or give the model's directory.
 		return "", nil, &NotFound{Name: id, Revision: revision, Reason: "no Hugging Face cache is known, as there is no home directory; set HOME or HF_HUB_CACHE"}
 	}
 	var missing *NotFound
@@ -261,6 +273,9 @@ func Snapshot(files Files, cache, id, revision string) (dir string, tried []stri
 	info, err := files.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		//diag model
+		// The cache knows the commit of the revision and does not have its files: they were
+		// removed, or their download was not begun. Fetch the model again.
 		return fail("its snapshot is not in the cache; fetch the model")
 	case err != nil:
 		return "", tried, fmt.Errorf("find model: %w", err)
@@ -285,8 +300,15 @@ func readRef(files Files, path string) (string, error) {
 func unrecorded(files Files, model string) string {
 	names := snapshotNames(files, model)
 	if len(names) == 0 {
+		//diag model
+		// No Hugging Face cache of this user has the model id. Fetch the model with `hf download`;
+		// if the cache is elsewhere, run `systemctl --user set-environment HF_HOME=...` and restart
+		// the service, or give an absolute path.
 		return "is not in the cache; fetch the model"
 	}
+	//diag model LIST
+	// The cache has no file below `refs` for this revision, as after copying a download by hand.
+	// Give one of the commits that the message lists as `--revision`, or fetch the model again.
 	return fmt.Sprintf("the cache does not record which commit the revision is; give one of the commits that are there: %s", strings.Join(names, ", "))
 }
 

@@ -46,6 +46,9 @@ type Busy struct {
 }
 
 func (e *Busy) Error() string {
+	//diag files DIRECTORY NUMBER NUMBER
+	// Several models with very large headers are opened at the same time. Ask again when the others
+	// have been opened.
 	return fmt.Sprintf("read weights %q: its headers take up to %d bytes of memory, and those of other models that are being opened take all of the %d that are for them", e.Path, e.Want, e.Have)
 }
 
@@ -61,6 +64,10 @@ type TooLarge struct {
 }
 
 func (e *TooLarge) Error() string {
+	//diag files NUMBER THINGS NUMBER
+	// The headers declare more than ten times what any model has, so the files are damaged or made
+	// to use up memory. See where they come from, and move those that are wrong out of the
+	// directory.
 	return fmt.Sprintf("has %d %s in all, of which a model has %d at most; see that its files are what they should be, and move those away that are not", e.Have, e.What, e.Limit)
 }
 

@@ -96,6 +96,10 @@ type Changed struct {
 	MayBeEqual bool
 }
 
+//diag files FILE REASON
+// The file has changed since it was read, and the reason says how. The next request reads the
+// directory again.
+
 func (e *Changed) Error() string { return fmt.Sprintf("check file %q: %s", e.Path, e.What) }
 
 // Stale reports, as a [*Changed], the first file by name that would make Open give

@@ -25,6 +25,8 @@ type Unfinished struct {
 	Err    error  // the cause where it has a type
 }
 
+//diag - the reason is explained by itself
+
 func (e *Unfinished) Error() string { return fmt.Sprintf("read weights %q: %s", e.Path, e.Reason) }
 
 func (e *Unfinished) Unwrap() error { return e.Err }
@@ -101,6 +103,9 @@ func refuseUnfinished(dir string, c *choice) error {
 	})
 	for _, p := range parts {
 		if p.fresh {
+			//diag files FILE
+			// A program such as aria2, a browser, rsync or the Hugging Face library keeps this file
+			// while it downloads. Wait until the download has ended.
 			return &Unfinished{Path: filepath.Join(dir, p.of), Reason: fmt.Sprintf("is being fetched, as %q beside it shows; wait until that is gone", p.name)}
 		}
 	}
@@ -108,13 +113,20 @@ func refuseUnfinished(dir string, c *choice) error {
 		return nil
 	}
 	left := parts[0]
+	//diag files FILE
+	// A download has left this file beside the weights and wrote to neither of them in the last ten
+	// minutes. Continue the download, or remove the file if the weights are whole.
 	return &Unusable{Path: filepath.Join(dir, left.of), Reason: fmt.Sprintf("was not fetched to its end, as %q beside it shows; fetch the rest, or remove that file if this one is whole", left.name)}
 }
 
 // missingShards is the error for shards that an index names and that aren't there.
 func missingShards(index string, shards int, missing []string) error {
+	//diag - the two messages below go on from it
 	reason := fmt.Sprintf("unfinished snapshot: %d of %d shards are missing", len(missing), shards)
 	if n := min(fetching(filepath.Dir(index), missing), len(missing)); n > 0 {
+		//diag files REASON NUMBER
+		// The index names files that are not there yet, and a download has written to parts of them
+		// in the last ten minutes. Wait until the download has ended.
 		return &Unfinished{Path: index, Reason: fmt.Sprintf("%s, %d are being downloaded; wait until they are there", reason, n), Err: fs.ErrNotExist}
 	}
 	const shown = 3
@@ -122,14 +134,23 @@ func missingShards(index string, shards int, missing []string) error {
 	if len(missing) > shown {
 		list += fmt.Sprintf(" and %d more", len(missing)-shown)
 	}
+	//diag files REASON LIST
+	// The index `model.safetensors.index.json` names files that are not in the directory, and no
+	// download is writing them. The message lists the first of them; fetch the model again.
 	return &Unusable{Path: index, Reason: fmt.Sprintf("%s: %s; fetch the model again", reason, list), Err: fs.ErrNotExist}
 }
 
 // noWeights is the error for a directory without any safetensors file.
 func noWeights(dir string) error {
 	if n := fetching(dir, nil); n > 0 {
+		//diag files NUMBER
+		// The directory has no weights yet, and a download has written to parts of them in the last
+		// ten minutes. Wait until the download has ended.
 		return &Unfinished{Path: dir, Reason: fmt.Sprintf("unfinished snapshot: no shard is there yet, %d files are being downloaded; wait until they are there", n)}
 	}
+	//diag files
+	// The directory has no weights that wcache reads; weights in `.bin` or `.gguf` files have to be
+	// converted first. Fetch or make a safetensors version of the model.
 	return &Unusable{Path: dir, Reason: "holds no .safetensors files; weights in other formats have to be converted"}
 }
 
@@ -170,8 +191,14 @@ func truncated(path string, was stamp.Stamp, bad *safetensors.FormatError) error
 		what = reserved
 	}
 	if fresh(time.Unix(0, was.MTime)) {
+		//diag files REASON
+		// The file is shorter than its header says, and a program wrote to it in the last ten
+		// minutes. Wait until it is whole.
 		return &Unfinished{Path: path, Reason: what + "; it was written a moment ago, wait until it is whole", Err: bad}
 	}
+	//diag files REASON
+	// The file is shorter than its header says, and nothing wrote to it in the last ten minutes.
+	// Fetch it again.
 	return &Unusable{Path: path, Reason: what + "; the file is not complete, fetch it again", Err: bad}
 }
 
@@ -190,5 +217,8 @@ func Misread(path string, begin []byte, was stamp.Stamp, err error) error {
 	case what != "":
 		return &Unusable{Path: path, Reason: what, Err: bad}
 	}
+	//diag files REASON
+	// The header of the file is not valid; the first part of the message says where. Fetch the file
+	// again.
 	return &Unusable{Path: path, Reason: err.Error() + "; the file is damaged or not complete, fetch it again", Err: bad}
 }

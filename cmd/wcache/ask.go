@@ -65,17 +65,29 @@ func (a *app) silence(err *client.Silent) (message, hint string) {
 	if cause.Mend == "" {
 		cause.Mend = a.typed("doctor") + " looks for why"
 	}
+	//diag reaching NAME REASON
+	// The daemon runs and sends no reply. The next section explains the reason and says what to do.
 	return fmt.Sprintf("%s does not answer: %s", a.name(), cause.Why), cause.Mend
 }
 
 // notRunning words that nobody answers, and what would change that.
 func (a *app) notRunning() (message, hint string) {
 	socket := a.engineSocket()
+	//diag reaching NAME SOCKET
+	// Neither a daemon nor the service manager listens on that socket. Enable the instance's socket
+	// unit, or start a daemon with `--listen` on the socket.
 	message = fmt.Sprintf("cannot reach %s: nobody listens on %s", a.name(), socket)
 	switch {
 	case a.waits():
+		//diag reaching NAME
+		// The service manager listens on the socket and no daemon runs yet. `wcache warm`, or the
+		// first engine that asks, starts the daemon.
 		return fmt.Sprintf("%s is idle: nothing is cached", a.name()), "wcache warm MODEL loads a model, and so does the first engine that asks"
 	case client.Removed(socket):
+		//diag reaching NAME SOCKET
+		// The socket's file or its folder is gone, so that no program can connect. A daemon that
+		// was started with `--listen` makes the file again within seconds; for the service manager
+		// restart the socket unit.
 		message = fmt.Sprintf("cannot reach %s: %s was removed, and somebody listens on it", a.name(), socket)
 		hint = "a daemon that made it by itself makes it again within seconds"
 		if a.socket == "" {
@@ -83,6 +95,9 @@ func (a *app) notRunning() (message, hint string) {
 		}
 		return message, hint
 	case a.othersSocket(socket):
+		//diag reaching NAME SOCKET
+		// An instance answers its own user only. Run the command as that user, or start an instance
+		// of your own.
 		return fmt.Sprintf("cannot reach %s: %s is another user's", a.name(), socket), "an instance answers its own user: run this as that one, or name a socket of your own"
 	case a.socket != "":
 		return message, fmt.Sprintf("wcache serve --listen %s", socket)

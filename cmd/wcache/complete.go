@@ -34,6 +34,9 @@ func (a *app) completion() *cobra.Command {
 		ValidArgs: shells,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || !slices.Contains(shells, args[0]) {
+				//diag usage LIST
+				// `wcache completion` writes the completion of one shell. Give one of the names
+				// that the message lists.
 				return usage("completion: name one shell: %s", strings.Join(shells, ", "))
 			}
 			return nil

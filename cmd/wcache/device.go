@@ -87,6 +87,10 @@ func uuidOf(m generator.Machine, name string) (string, error) {
 	found := m.Named(name)
 	switch {
 	case len(found) != 1:
+		//diag loading NAME NUMBER NUMBER LIST
+		// The instance's name fits none or several of the GPUs that the driver lists, or the driver
+		// is not loaded yet. Name the instance after one GPU; the end of the message says what
+		// helps.
 		return "", fmt.Errorf("find GPU %q: /proc/driver/nvidia has %d GPUs, %d of this name: %s", name, len(m.GPUs), len(found), m.List())
 	case found[0].UUID == "":
 		return "", fmt.Errorf("find GPU %q: the driver hasn't said its uuid yet", name)
@@ -128,6 +132,9 @@ func sliced(uuid string, err error) error {
 	if len(list) == 0 {
 		return err
 	}
+	//diag loading UUID LIST
+	// The GPU is in MIG mode, and an engine uses one of its slices. Start an instance for the
+	// slice, by its uuid of the list.
 	return fmt.Errorf("open GPU %s: it is cut into slices, which are instances of their own: %s", uuid, strings.Join(list, ", "))
 }
 

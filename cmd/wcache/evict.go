@@ -34,15 +34,23 @@ func (a *app) evict() *cobra.Command {
 		ValidArgsFunction: a.completeKeys,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) == 1) {
+				//diag usage
+				// `wcache evict` needs either one key or `--all`. `wcache status` lists the keys.
 				return usage("evict: name one key, or give --all")
 			}
 			e := control.Evict{Force: force}
 			if len(args) == 1 {
 				if args[0] == "" {
+					//diag usage
+					// The argument has no characters, mostly as a variable of a script is not set.
+					// Nothing was evicted; give a key that `wcache status` lists.
 					return usage("evict: the key is empty")
 				}
 				e.Key = args[0]
 			}
+			//diag reaching TIME
+			// `wcache evict` stopped waiting; the daemon goes on with the eviction and answers
+			// other requests. Look at `wcache status`, and repeat the command if entries are left.
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), evictTime, fmt.Errorf("it is not done after %v; wcache status shows what is left", evictTime))
 			defer cancel()
 			reply, err := a.ask(ctx, control.Request{Method: control.MethodEvict, Evict: &e}, nil)

@@ -57,6 +57,9 @@ func (a *app) explain() *cobra.Command {
 			case err != nil:
 				return err
 			case !isKey && len(args) == 2:
+				//diag usage TEXT
+				// With two arguments, the first is an engine's key: JSON text, or a file that holds
+				// it. Take it from `fingerprint` in `wcache status --json`.
 				return usage("explain: %q is no key in JSON", args[0])
 			case !isKey:
 				return a.explainDir(args[0], file, roots, o)
@@ -94,6 +97,9 @@ func keyArgument(arg string) (fingerprint.Key, bool, error) {
 			return fingerprint.Key{}, false, nil // a directory or a model id
 		}
 		if st.Size() > 1<<20 {
+			//diag usage TEXT
+			// The file is larger than any key, so it is another file. Name the file that holds the
+			// key.
 			return fingerprint.Key{}, false, usage("explain: %q is too large for a key", arg)
 		}
 		if text, err = os.ReadFile(arg); err != nil {
@@ -102,6 +108,9 @@ func keyArgument(arg string) (fingerprint.Key, bool, error) {
 	}
 	var key fingerprint.Key
 	if err := json.Unmarshal(text, &key); err != nil {
+		//diag usage REASON
+		// The JSON of the key is not an object with strings, numbers, booleans or null as values.
+		// Copy the whole key from `fingerprint` in `wcache status --json`.
 		return fingerprint.Key{}, false, usage("explain: the key: %w", err)
 	}
 	return key, true, nil
@@ -125,6 +134,9 @@ func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string,
 	}
 	found := answer.Dirs
 	if len(found) == 0 {
+		//diag usage HASH
+		// No directory of the service's `roots` has headers with this hash. Give the model's
+		// directory as second argument, or its folder with `--root`.
 		return nil, &hinted{err: fmt.Errorf("explain: no model directory with the checkpoint hash %q is known", key.Str("checkpoint")), hint: "give the directory too, or its folder with --root"}
 	}
 	for _, p := range found[1:] {

@@ -29,6 +29,9 @@ func (a *app) load() *cobra.Command {
 			signal.Ignore(unix.SIGPIPE)
 			conn := os.NewFile(loader.ChildFD, "job")
 			if st, err := conn.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
+				//diag usage NUMBER
+				// The daemon starts `wcache load` for each load and gives it a socket. To load a
+				// model by hand, use `wcache warm`.
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
 			}
 			err := loader.Child(cmd.Context(), conn, open, memoryUsers)

@@ -23,6 +23,10 @@ const flushTime = 2 * time.Second
 func newLogQueue(out io.Writer, env func(string) string) *logqueue.Queue {
 	return logqueue.New(out, func(dropped int) []byte {
 		var line bytes.Buffer
+		//diag serving
+		// The program that reads the log, such as the journal, stopped reading for a while, and so
+		// many lines are missing here. Requests went on, and `wcache status` showed it; see why the
+		// reader was slow.
 		slog.New(logHandler(&line, env, slog.LevelInfo)).Warn("log was not read, and records are dropped", "records", dropped)
 		return line.Bytes()
 	})

@@ -107,6 +107,8 @@ func (h *hinted) Unwrap() error { return h.err }
 // silent is an exit status with nothing more to say.
 type silent struct{ exit int }
 
+//diag - it ends the command without a message
+
 func (s *silent) Error() string { return fmt.Sprintf("exit status %d", s.exit) }
 
 // usage is an error of the command line. What to do about it is in the help of the

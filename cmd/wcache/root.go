@@ -81,8 +81,13 @@ func checkRanks(tp, rank, pp, ppRank int) error {
 	}{{tp, rank, "--tp", "--rank"}, {pp, ppRank, "--pp", "--pp-rank"}} {
 		switch {
 		case x.size < 1:
+			//diag usage OPTION NUMBER
+			// The option is a number of ranks. Give the tensor-parallel or pipeline-parallel size
+			// that the engine is started with.
 			return usage("%s is %d, and has to be at least 1", x.sizeFlag, x.size)
 		case x.rank < 0 || x.rank >= x.size:
+			//diag usage OPTION NUMBER OPTION NUMBER
+			// Ranks count from 0 to the size less one. Correct the rank or the size.
 			return usage("%s is %d, and with %s %d has to be less, from 0", x.rankFlag, x.rank, x.sizeFlag, x.size)
 		}
 	}
@@ -94,6 +99,8 @@ func (a *app) noCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	//diag usage NAME
+	// The first word of the command line is not a subcommand. `wcache help` lists them.
 	err := &hinted{err: fmt.Errorf("there is no command %q", args[0]), exit: exitUsage}
 	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
 		err.hint = fmt.Sprintf("wcache %s? wcache --help lists all", strings.Join(like, ", or wcache "))
@@ -106,10 +113,18 @@ func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch n := len(args); {
 		case most == 0 && n > 0:
+			//diag usage COMMAND TEXT
+			// The subcommand works with options only. Remove the extra words from the command line.
 			return usage("%s takes no argument: %q", cmd.Name(), args[0])
 		case n < least:
+			//diag usage COMMAND USAGE
+			// The argument that the subcommand needs is missing. Give it in the form that the
+			// message shows; in a script, look for a variable that is not set.
 			return usage("%s takes an argument: %s", cmd.Name(), cmd.Use)
 		case most >= 0 && n > most:
+			//diag usage COMMAND TEXT
+			// The subcommand takes one argument; only `wcache warm` takes several models. Remove
+			// the extra words, or put a name with spaces in quotation marks.
 			return usage("%s takes no further argument: %q", cmd.Name(), args[most])
 		}
 		return nil
@@ -121,6 +136,9 @@ func arguments(least, most int) cobra.PositionalArgs {
 func checkInstance(option, name string) error {
 	strange := func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }
 	if strings.Trim(name, ".") == "" || strings.ContainsFunc(name, strange) {
+		//diag usage OPTION NAME
+		// An instance is named by the number or the uuid of a GPU, or `host`; the name becomes part
+		// of file names. `nvidia-smi -L` lists the GPUs.
 		return usage("%s: %q is no name of an instance, such as 0, GPU-3f8a1c2d or host", option, name)
 	}
 	return nil

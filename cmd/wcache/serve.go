@@ -55,6 +55,9 @@ func (a *app) serve() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, other := range []string{"gpu", "socket"} {
 				if cmd.Flags().Changed(other) {
+					//diag usage OPTION
+					// The options that choose an instance to ask are not for the daemon. Start it
+					// with `--instance` and `--listen`.
 					return usage("serve: --%s is for those who ask; give --instance and --listen", other)
 				}
 			}
@@ -123,6 +126,9 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		}
 	}
 	if err := x.Load(indexPath); err != nil {
+		//diag starting
+		// The record of known directories could not be read, for the logged reason. The daemon
+		// searches `roots` again; nothing has to be done.
 		log.Warn("index of model directories starts anew", "err", err)
 	}
 	s, err := daemon.New(daemon.Options{
@@ -173,6 +179,9 @@ func reload(ctx context.Context, hangup <-chan os.Signal, s *daemon.Server, n *a
 		case <-hangup:
 			err := errors.Join(n.Reloading(), s.Reload(), n.Ready())
 			if err != nil {
+				//diag starting
+				// A reload found an error in the configuration, which the line gives. Correct the
+				// file and reload the service again.
 				log.Error("configuration is not used: what is held is served, and nothing is loaded", "err", err)
 				continue
 			}

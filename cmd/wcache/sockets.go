@@ -70,6 +70,9 @@ func (s *opened) all(o serveOptions) error {
 		}
 	}
 	if len(s.listeners) == 0 {
+		//diag starting
+		// `wcache serve` was started by hand without `--listen`, or by a unit without its socket
+		// unit. Give `--listen`, or start the socket unit. The exit status is 78.
 		return &hinted{
 			err:  errors.New("serve: no socket was passed"),
 			hint: fmt.Sprintf("systemctl --user enable --now wcache@%s.socket, unless this is root, or give --listen PATH", o.instance),

@@ -37,6 +37,9 @@ func (a *app) status() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case prometheus && (watch || a.json):
+				//diag usage
+				// `--prometheus` prints the state once in a format of its own. Leave out `--json`
+				// and `--watch`.
 				return usage("status: --prometheus is a form of its own, without --json and --watch")
 			case prometheus:
 				return a.metrics(cmd.Context())

@@ -57,10 +57,17 @@ func (s *store) Room(n int) error {
 func (s *store) room(n int) error {
 	want := len(s.names) + n
 	if limit, known := s.notifier.StoreLimit(); known && want > limit {
+		//diag loading NUMBER NUMBER
+		// The service manager keeps the weights' descriptors up to this limit and would close
+		// further ones without a message. Raise `FileDescriptorStoreMax=`, as the message says, or
+		// evict entries.
 		return fmt.Errorf("keep descriptors: %d are needed and FileDescriptorStoreMax=%d: raise it in a drop-in (systemctl --user edit wcache@.service)", want, limit)
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && uint64(want+spareFiles) > files.Max {
+		//diag loading NUMBER NUMBER
+		// A daemon that starts with so many stored descriptors could not open what it needs. Raise
+		// `LimitNOFILE=` in a drop-in of the service, or evict entries.
 		return fmt.Errorf("keep descriptors: %d are needed and the limit of open files is %d: raise LimitNOFILE= in a drop-in", want+spareFiles, files.Max)
 	}
 	return nil
@@ -125,6 +132,9 @@ func watchdog(ctx context.Context, n *activation.Notifier, socket string, log *s
 				err = n.Watchdog()
 			}
 			if err != nil && ctx.Err() == nil {
+				//diag serving
+				// The daemon's own test connection failed, for the logged reason. If that lasts,
+				// the service manager restarts the daemon, which keeps the weights.
 				log.Error("watchdog is not told", "err", err)
 			}
 		}

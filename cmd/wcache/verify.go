@@ -35,6 +35,9 @@ func (a *app) verify() *cobra.Command {
 			v := control.Verify{Targets: []string{}}
 			for _, arg := range args {
 				if arg == "" {
+					//diag usage
+					// An argument has no characters, mostly as a variable of a script is not set.
+					// Give keys or models that `wcache status` lists.
 					return usage("verify: a key or model is empty")
 				}
 				v.Targets = append(v.Targets, modelArgument(arg))

@@ -104,6 +104,9 @@ const startTime = time.Minute
 
 // start has an instance started whose socket waits, within its time.
 func (a *app) start(ctx context.Context, limit time.Duration) error {
+	//diag reaching TIME
+	// `wcache warm` has connected, and the service manager has started no daemon that answers.
+	// `journalctl --user -u wcache@INSTANCE.service` says why.
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has not started within %v", limit))
 	defer cancel()
 	err := client.Start(ctx, a.engineSocket())

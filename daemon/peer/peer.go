@@ -43,10 +43,18 @@ func Of(conn *net.UnixConn) (Process, error) {
 func (p Process) Barrier() (what, mend string) {
 	together, known := p.Shares("pid")
 	if p.PID == 0 || known && !together {
+		//diag barred
+		// The engine and the daemon see different process numbers, as with a container. Start the
+		// container with `--pid=host`, run both in one, or set `handles` as the message says; see
+		// Containers in wcache@.service(8).
 		return "is in another pid namespace, where", "run the two in one, such as with --pid=host"
 	}
 	together, known = p.Shares("user")
 	if known && !together {
+		//diag barred
+		// The kernel lets no process take descriptors from one in another user namespace. Run both
+		// in one container or outside, or set `handles` as the message says; see Containers in
+		// wcache@.service(8).
 		return "is in another user namespace, where", "run the two in one"
 	}
 	theirs, err := capabilities(p.PID)
@@ -56,10 +64,16 @@ func (p Process) Barrier() (what, mend string) {
 	ours, err := capabilities(os.Getpid())
 	switch {
 	case p.GID != os.Getegid():
+		//diag barred GID GID
+		// The kernel lets a process take descriptors only from one with its own groups. Start both
+		// as the same group, without newgrp(1), or set `handles` as the message says.
 		return fmt.Sprintf("is of group %d and this process of %d, so that", p.GID, os.Getegid()), "start both as the same group, without newgrp"
 	// The user who made the namespace of a container may do all in it from outside,
 	// and is one who can't be looked at from here.
 	case known && err == nil && ours&^theirs != 0:
+		//diag barred
+		// The kernel lets a process take descriptors only from one without further capabilities.
+		// Start the engine and the service with the same, or set `handles` as the message says.
 		return "has fewer capabilities than this process, so that", "start both with the same"
 	}
 	return "", ""

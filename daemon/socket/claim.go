@@ -68,6 +68,9 @@ func (c *Claim) Check() (*net.UnixListener, error) {
 	}
 	l, err := bind(c.path)
 	if err != nil {
+		//diag serving PATH REASON
+		// The file of a socket that the daemon made was removed, and can't be made again for the
+		// given reason. Mend it; the daemon tries again.
 		return nil, fmt.Errorf("keep socket %q: %w", c.path, err)
 	}
 	c.own(l)
@@ -88,6 +91,9 @@ func (c *Claim) prepare() error {
 	case same(c.file, c.path):
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
+		//diag serving
+		// The file of a socket that belongs to the service manager was removed. Restart the socket
+		// unit, which makes it again.
 		return &Unreachable{c.path, "was removed, and engines reach nobody there"}
 	case err != nil:
 		return fmt.Errorf("look at socket: %w", err)
@@ -95,12 +101,17 @@ func (c *Claim) prepare() error {
 		c.file, _ = pinned(c.path)
 		return nil
 	}
+	//diag serving
+	// Another program has made its own socket at the path of the service manager's. End that
+	// program, and restart the socket unit.
 	return &Unreachable{c.path, "was replaced by another one, which engines reach"}
 }
 
 // Unreachable is the error for a socket of a service manager that has lost its file. Only
 // the manager can make it anew.
 type Unreachable struct{ Socket, How string }
+
+//diag - its ends have comments of their own
 
 func (e *Unreachable) Error() string { return fmt.Sprintf("socket %s %s", e.Socket, e.How) }
 

@@ -33,9 +33,14 @@ const maxPath = 107
 // The caller owns the listener and the claim, and closes both, the claim last.
 func Listen(path string) (*net.UnixListener, *Claim, error) {
 	if len(path) > maxPath {
+		//diag starting PATH NUMBER NUMBER
+		// The kernel limits the length of a socket's path. Choose a shorter directory.
 		return nil, nil, fmt.Errorf("listen on %q: a socket's path has at most %d bytes, this one has %d: choose a shorter directory", path, maxPath, len(path))
 	}
 	if err := privateDir(filepath.Dir(path)); err != nil {
+		//diag starting PATH REASON
+		// The daemon can't make this socket, for a reason that follows; "Paths of sockets" explains
+		// those of wcache. Correct the path or what is there.
 		return nil, nil, fmt.Errorf("listen on %q: %w", path, err)
 	}
 	lock, err := takeLock(path)
@@ -67,12 +72,22 @@ func privateDir(dir string) error {
 	}
 	switch {
 	case st.Mode().Type() == fs.ModeSymlink:
+		//diag listen PATH
+		// Engines refuse a link, as another user could have planted it. Remove it, or name the
+		// directory that it leads to.
 		return fmt.Errorf("check directory %s: is a link, which engines refuse: remove it, or name what it leads to", dir)
 	case !st.IsDir():
+		//diag listen PATH
+		// A file has the name of the directory. Choose another path, or remove the file.
 		return fmt.Errorf("check directory %s: is no directory: choose another", dir)
 	case owner(st) != os.Getuid():
+		//diag listen PATH NUMBER NUMBER
+		// Another user has made the directory, as may happen in `/tmp`. Choose another directory.
 		return fmt.Errorf("check directory %s: belongs to uid %d, not to uid %d: choose another", dir, owner(st), os.Getuid())
 	case st.Mode().Perm()&0o077 != 0:
+		//diag listen PATH MODE
+		// Other users may enter the directory, so engines refuse sockets in it. Run `chmod 700` on
+		// it.
 		return fmt.Errorf("check directory %s: mode %04o lets others in: chmod 700 it", dir, st.Mode().Perm())
 	}
 	return nil
@@ -105,6 +120,9 @@ func tryLock(socket string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	switch {
 	case errors.Is(err, unix.ELOOP):
+		//diag listen PATH PATH
+		// The lock file beside the socket is a symbolic link, which another user could have
+		// planted. Remove it.
 		return nil, fmt.Errorf("lock socket %q: %s is a link: remove it", socket, path)
 	case err != nil:
 		return nil, fmt.Errorf("lock socket %q: %w", socket, err)
@@ -112,6 +130,9 @@ func tryLock(socket string) (*os.File, error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
+		//diag listen PATH PROCESS
+		// Another daemon, wcache's or vLLM's own, listens on this path. Choose another path, or end
+		// that daemon, which frees what it holds.
 		err = fmt.Errorf("lock socket %q: %s serves it already: choose another path, or end it, which frees what it holds", socket, holder(f))
 	case err != nil:
 		err = fmt.Errorf("lock socket %q: %w", socket, err)
@@ -149,18 +170,32 @@ func bind(path string) (*net.UnixListener, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if by, ok := orphaned(path); ok {
+			//diag listen PROCESS
+			// A daemon listens on this path whose socket and lock files were removed; it makes them
+			// again within seconds. Wait for it, or end it, which frees the weights that it holds.
 			return nil, fmt.Errorf("%s listens on it, and its file was removed: wait until it makes it again, or end it, which frees what it holds", by)
 		}
 	case err != nil:
 		return nil, err
 	case st.Mode().Type() == fs.ModeSymlink:
+		//diag listen
+		// The socket's own path is a symbolic link, which another user could have planted. Remove
+		// it.
 		return nil, errors.New("there is a link, which engines refuse: remove it")
 	case st.Mode().Type() != fs.ModeSocket:
+		//diag listen
+		// Another kind of file has the socket's own path. Remove it, or choose another path.
 		return nil, errors.New("there is a file that is no socket: remove it")
 	case owner(st) != os.Getuid():
+		//diag listen NUMBER NUMBER
+		// The socket at this path belongs to another user. Have that user remove it, or choose
+		// another path.
 		return nil, fmt.Errorf("there is a socket of uid %d, not of uid %d: remove it", owner(st), os.Getuid())
 	default:
 		if by, ok := served(path); ok {
+			//diag listen PROCESS
+			// Another program listens at this path and does not use wcache's lock file. Choose
+			// another path, or end that program, which frees what it holds.
 			return nil, fmt.Errorf("%s serves it, without its lock: choose another path, or end it, which frees what it holds", by)
 		}
 		if err := os.Remove(path); err != nil {

@@ -38,6 +38,9 @@ func (e *NoDriver) Error() string {
 	if !strings.Contains(why, e.Library) { // dlopen's errors begin with it
 		why = e.Library + ": " + why
 	}
+	//diag loading REASON ADVICE
+	// `libcuda.so.1` is missing, too old, or does not start. Do what the second part of the message
+	// says.
 	return fmt.Sprintf("load GPU driver: %s; %s", why, e.Do)
 }
 
@@ -76,6 +79,9 @@ func whatToDo(r Result, exists func(path string) bool) string {
 type NoExport struct{ UUID string }
 
 func (e *NoExport) Error() string {
+	//diag loading UUID
+	// Some virtual GPUs can't share memory by descriptors. Set `handles = "legacy"` in
+	// wcache.toml(5).
 	return fmt.Sprintf("open GPU %s: its driver can't export memory as a descriptor; handles = \"legacy\" in wcache.toml needs none", e.UUID)
 }
 
@@ -89,7 +95,12 @@ type NotFound struct {
 
 func (e *NotFound) Error() string {
 	if e.Hidden != "" {
+		//diag loading NAME LIST
+		// The environment of the service restricts the GPUs, which changes their numbers. Name the
+		// instance after the uuid, or remove the variable from the service.
 		return fmt.Sprintf("open GPU %q: CUDA_VISIBLE_DEVICES=%s hides GPUs, so that a number could name another one; use the uuid", e.Name, e.Hidden)
 	}
+	//diag loading NAME LIST
+	// The name fits none or several GPUs of the driver. Use the whole uuid of one of the list.
 	return fmt.Sprintf("open GPU %q: it names none or several of %s", e.Name, strings.Join(e.Have, ", "))
 }

@@ -25,6 +25,9 @@ func (r Result) Error() string {
 	if name, ok := resultNames[r]; ok {
 		return name
 	}
+	//diag loading NUMBER
+	// The GPU driver has reported an error that this version of wcache has no name for.
+	// `nvidia-smi` and the kernel's log may say more.
 	return fmt.Sprintf("CUDA error %d", int32(r))
 }
 

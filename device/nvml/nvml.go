@@ -53,6 +53,10 @@ type NoDriver struct {
 	Do  string // what a person can do about it
 }
 
+//diag doctor REASON ADVICE
+// The library that reports the state of GPUs can't be loaded or gives an error. Do what the second
+// part of the message says.
+
 func (e *NoDriver) Error() string { return fmt.Sprintf("ask NVML: %v; %s", e.Err, e.Do) }
 
 func (e *NoDriver) Unwrap() error { return e.Err }

@@ -39,6 +39,11 @@ type Damaged struct {
 }
 
 func (e *Damaged) Error() string {
+	//diag files FILE DIGEST DIGEST
+	// The download was cut short, a program wrote to the file, or the disk lost part of it. Remove
+	// the blob that the file is a link to, as the Hugging Face library keeps what is there, and
+	// fetch the model again. With `verify = "load"` the file is not loaded; otherwise wcache finds
+	// it after the load, and serves the weights as the engine itself would load them.
 	return fmt.Sprintf("check %q: its sha256 is %s and its name in the Hugging Face cache says %s: it is damaged or not complete", e.Path, e.SHA256, e.Hub)
 }
 

@@ -22,6 +22,10 @@ type Changed struct {
 	What string // what is different, for people
 }
 
+//diag files FILE HOW
+// A program wrote to the file during the load. Wait until it has ended; the next request loads
+// again.
+
 func (e *Changed) Error() string { return fmt.Sprintf("load %q: the file changed: %s", e.Path, e.What) }
 
 // Unreadable is the error for a file that can't be opened or read.
@@ -35,6 +39,9 @@ func (e *Unreadable) Error() string {
 	if e.Offset < 0 {
 		return fmt.Sprintf("open %q: %v", e.Path, e.Err)
 	}
+	//diag files FILE NUMBER REASON
+	// The disk or the network file system reports an error. Look at `dmesg`, and mend the disk or
+	// the mount.
 	return fmt.Sprintf("read %q at byte %d: %v", e.Path, e.Offset, e.Err)
 }
 

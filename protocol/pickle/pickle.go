@@ -92,6 +92,9 @@ type SyntaxError struct {
 }
 
 func (e *SyntaxError) Error() string {
+	//diag engine NUMBER REASON
+	// The request was cut short or has another format. Repeat it with an unmodified engine; if that
+	// fails, report it with the engine's release.
 	return fmt.Sprintf("decode pickle: byte %d: %s", e.Offset, e.Reason)
 }
 
@@ -99,6 +102,9 @@ func (e *SyntaxError) Error() string {
 type GlobalError struct{ Module, Name string }
 
 func (e *GlobalError) Error() string {
+	//diag engine NAME NAME
+	// The request names a Python class other than that of the engine's key. The daemon did not run
+	// it, as it runs nothing that arrives; see which program sent it.
 	return fmt.Sprintf("decode pickle: global %q of module %q is not allowed", e.Name, e.Module)
 }
 
@@ -109,6 +115,8 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
+	//diag engine NUMBER THINGS
+	// The request is deeper or has more parts than an engine's. See which program sent it.
 	return fmt.Sprintf("decode pickle: over %d %s", e.Max, e.What)
 }
 

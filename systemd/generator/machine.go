@@ -101,10 +101,16 @@ func Read(root string, uid int, env func(string) string) Machine {
 	m.WSL = bytes.Contains(bytes.ToLower(release), []byte("microsoft"))
 	m.GPUs, m.Notes = gpus(filepath.Join(root, "proc/driver/nvidia/gpus"))
 	if m.TempDir = tempDir(env); m.TempDir == "" {
+		//diag generator
+		// None of `TMPDIR`, `/tmp` and the others can be written, so the generator leaves out the
+		// default paths. Set `TMPDIR` for the service manager.
 		m.Notes = append(m.Notes, "no directory for temporary files can be written: set TMPDIR")
 		return m
 	}
 	if m.Distrust = distrust(m.defaultDir(), uid); m.Distrust != "" {
+		//diag generator REASON
+		// The generator leaves out the default paths in `/tmp`, for the given reason. Mend that and
+		// run `systemctl --user daemon-reload`, or give engines the instance's `socket_dir`.
 		m.Notes = append(m.Notes, "engines would refuse their default directory: "+m.Distrust)
 	}
 	return m
@@ -131,6 +137,9 @@ func gpus(folder string) (list []GPU, notes []string) {
 		}
 		if gpu.UUID = uuid; uuid == "" && err == nil {
 			// The driver shows question marks until somebody first uses the GPU.
+			//diag generator BUS
+			// The driver tells the uuid after the first use of the GPU since the start of the
+			// machine, so its default paths are missing. Run the two commands of the message.
 			notes = append(notes, fmt.Sprintf("GPU at %s has no uuid yet: run nvidia-smi, then systemctl --user daemon-reload", gpu.Bus))
 		}
 		list = append(list, gpu)
@@ -214,8 +223,14 @@ func distrust(dir string, uid int) string {
 	case s.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return dir + " is no directory: remove it"
 	case int(s.Uid) != uid:
+		//diag generator PATH NUMBER
+		// Another user has made the directory where engines look, by accident or as a trap. Set
+		// `TMPDIR` for the service manager and the engines to a directory of your own.
 		return fmt.Sprintf("%s belongs to user %d: set TMPDIR to a directory of your own", dir, s.Uid)
 	case s.Mode&0o077 != 0:
+		//diag generator PATH MODE
+		// Other users may enter the directory where engines look, so engines refuse it. Run
+		// `chmod 700` on it, then `systemctl --user daemon-reload`.
 		return fmt.Sprintf("%s has mode %04o: chmod 700 it", dir, s.Mode&0o7777)
 	}
 	return ""

@@ -71,6 +71,9 @@ type Missing struct {
 }
 
 func (e *Missing) Error() string {
+	//diag unsupported KEY TYPE
+	// The engine's library has a default for the key that depends on its version. Add the key to
+	// `config.json`, or let the engine load from disk.
 	return fmt.Sprintf("%q is not in config.json, and the default of model type %q is not known", e.Field, e.ModelType)
 }
 
@@ -83,8 +86,11 @@ type FormatError struct {
 
 func (e *FormatError) Error() string {
 	if e.File == "" {
+		//diag - it is of a text that is not from a file
 		return "parse config: " + e.Reason
 	}
+	//diag files FILE REASON
+	// The file is not JSON, or has more than any configuration. Fetch it again.
 	return fmt.Sprintf("parse %s: %s", e.File, e.Reason)
 }
 

@@ -38,6 +38,10 @@ type Invalid struct {
 	Want  string // what it should be, such as "true or false"
 }
 
+//diag unsupported KEY VALUE TYPE
+// The value in `config.json` has another type than its key, so that it is not certain what the
+// engine makes of it. Correct the file, or let the engine load from disk.
+
 func (e *Invalid) Error() string { return fmt.Sprintf("%s is %s, not %s", e.Key, e.Value, e.Want) }
 
 func invalid(key string, v any, want string) error {

@@ -126,8 +126,13 @@ func (rd *reading) file(name string, at located) *file {
 	f.settled = f.stamp.Unsettled(time.Now()) == 0
 	switch {
 	case !utf8.ValidString(name):
+		//diag files
+		// The engine computes a hash of file names and fails at this one. Rename the file.
 		f.err = unusable(name, "has a name that is not UTF-8, which vLLM can't hash; rename it", nil)
 	case !regular:
+		//diag files
+		// A folder, pipe or device has a name that ends in `.safetensors`. Move it out of the model
+		// directory.
 		f.err = unusable(name, "is not a regular file; move it out of the model directory", nil)
 	case old != nil && old.keeps(f.stamp):
 		f.known, f.digest, f.names, f.err = old.known, old.digest, old.names, old.err

@@ -81,8 +81,14 @@ type FormatError struct {
 
 func (e *FormatError) Error() string {
 	if e.Tensor == "" {
+		//diag files REASON
+		// The header breaks a rule of the format or contradicts the size of the file, so that it is
+		// damaged or not complete. Fetch the file again.
 		return "read safetensors header: " + e.Reason
 	}
+	//diag files NAME REASON
+	// What the header says of this tensor breaks a rule of the format, so that the file is damaged.
+	// Fetch it again, or write it with a safetensors library.
 	return fmt.Sprintf("read safetensors header: tensor %q: %s", e.Tensor, e.Reason)
 }
 
