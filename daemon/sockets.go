@@ -68,7 +68,7 @@ func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 				if err := s.accept(Listener{UnixListener: made, Role: l.Role}); err != nil && !errors.Is(err, net.ErrClosed) {
 					//diag serving
 					// The kernel refuses to accept further connections on this socket, for the
-					// logged reason. Restart the service, which keeps the weights.
+					// logged reason. Restart the service; only legacy handles (`handles = "legacy"`) lose their weights by that.
 					s.log.Error("socket is not served any more", "err", err)
 				}
 			})

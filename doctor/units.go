@@ -291,7 +291,7 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows all of it", "%s", strings.Join(d.Problems, "; "))
 	case d.Version != m.Version:
 		//diag doctor VERSION VERSION
-		// The daemon was started before an upgrade. Restart the service, which keeps the weights.
+		// The daemon was started before an upgrade. Restart the service; only legacy handles (`handles = "legacy"`) lose their weights by that.
 		return result(check, Warn, m.renewal(s), "version %s, and this command is %s", d.Version, m.Version)
 	}
 	return result(check, OK, "", "version %s, as this command", d.Version)
