@@ -17,7 +17,7 @@ import (
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/fingerprint"
-	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 )
@@ -111,8 +111,7 @@ func idly(method string) bool {
 // warm loads what an engine with the given options would ask for.
 func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control.Progress)) (*control.Entry, error) {
 	if w.Release == "" {
-		list := layout.Releases()
-		w.Release = list[len(list)-1]
+		w.Release = release.Newest().Version
 	}
 	limited, cancel := s.within(ctx)
 	defer cancel()

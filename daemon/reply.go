@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/daemon/peer"
 	"github.com/wcache/wcache/internal/quota"
 	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/resolve"
 )
 
@@ -67,8 +67,9 @@ func (r *replies) state(ctx context.Context, request *protocol.Request, hold *ca
 	if err != nil {
 		return nil, nil, err
 	}
+	of, _ := release.Like(request.Key.Str("vllm_version")) // of others nothing is held
 	state := protocol.State{
-		Module: request.Module, Table: hold.Table(), Attrs: !strings.HasPrefix(request.Key.Str("vllm_version"), "0.30."), GPUUUID: r.o.UUID,
+		Module: request.Module, Table: hold.Table(), Attrs: of.Attrs, GPUUUID: r.o.UUID,
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(r.configuration().RequestTimeout), errUnread)
 	defer cancel()

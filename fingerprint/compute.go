@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/tensor"
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/hfconfig"
@@ -32,7 +33,7 @@ func (e *Uncomputable) Error() string {
 
 // Options are what an engine's command line adds to a model directory.
 type Options struct {
-	Release string // vllm_version; "" is [Newest]
+	Release string // vllm_version; "" is [release.Newest]
 
 	TPSize, TPRank int // size 0 is 1
 	PPSize, PPRank int // size 0 is 1
@@ -79,15 +80,16 @@ var optional = map[string]any{
 // and the options, or where the release's key has no field for an option.
 func Compute(d *weights.Dir, o Options) (Key, error) {
 	if o.Release == "" {
-		o.Release = Newest
+		o.Release = release.Newest().Version
 	}
-	names, ok := fieldsOf(o.Release)
+	of, ok := release.Like(o.Release)
 	if !ok {
 		//diag unsupported VERSION
 		// `--vllm-version` takes 0.30.0, 0.31.0, 0.32.0 and 0.33.0. Give the release of the engine,
 		// or use a newer wcache.
 		return Key{}, &Uncomputable{"vllm_version", fmt.Sprintf("the key of release %q is not known", o.Release)}
 	}
+	names := of.Key
 	values := map[string]any{
 		"tp_size":      max(o.TPSize, 1),
 		"tp_rank":      o.TPRank,
@@ -111,7 +113,7 @@ func Compute(d *weights.Dir, o Options) (Key, error) {
 		values[f.Name] = f.Value
 	}
 	fields := make([]Field, len(names))
-	c := computer{dir: d, options: o, legacyQuant: legacyQuant(names)}
+	c := computer{dir: d, options: o, firstQuantHash: of.FirstQuantHash}
 	for i, name := range names {
 		v, ok := values[name]
 		if !ok {
@@ -130,9 +132,9 @@ func Compute(d *weights.Dir, o Options) (Key, error) {
 var computed = []string{"checkpoint", "model_arch", "dtype", "quantization", "quant_config_hash", "rope_parameters_hash"}
 
 type computer struct {
-	dir         *weights.Dir
-	options     Options
-	legacyQuant bool
+	dir            *weights.Dir
+	options        Options
+	firstQuantHash bool
 }
 
 // field computes one of the fields that come from the files.
@@ -158,8 +160,8 @@ func (c computer) field(name string) (any, error) {
 		return quantization(config)
 	case "quant_config_hash":
 		payload := QuantPayload
-		if c.legacyQuant {
-			payload = legacyQuantPayload
+		if c.firstQuantHash {
+			payload = firstQuantPayload
 		}
 		return c.sum(payload(config))
 	default: // rope_parameters_hash

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -49,11 +50,8 @@ type Difference struct {
 // A checkpoint that is a model's name or path says nothing of a directory, and
 // is not compared.
 func Explain(engine Key, d *weights.Dir) []Difference {
-	var names []string
-	for _, f := range engine.fields {
-		names = append(names, f.Name)
-	}
-	c := computer{dir: d, options: Options{FIPS: usesSHA256(engine)}, legacyQuant: legacyQuant(names)}
+	of, _ := release.Like(engine.Str("vllm_version"))
+	c := computer{dir: d, options: Options{FIPS: usesSHA256(engine)}, firstQuantHash: of.FirstQuantHash}
 	var list []Difference
 	online := false // an option quantizes the model
 	for _, name := range computed {

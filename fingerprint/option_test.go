@@ -3,14 +3,18 @@
 
 package fingerprint
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/wcache/wcache/release"
+)
 
 // Every field of every release that is known can be changed by something.
 func TestOptionOf(t *testing.T) {
-	for series, names := range keyFields {
-		for _, name := range names {
+	for _, r := range release.All() {
+		for _, name := range r.Key {
 			if OptionOf(name) == "" {
-				t.Errorf("%s: nothing is known to change %s", series, name)
+				t.Errorf("%s: nothing is known to change %s", r.Version, name)
 			}
 		}
 	}

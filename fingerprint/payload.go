@@ -43,9 +43,9 @@ func QuantPayload(c *hfconfig.Config) (string, error) {
 	return string(appendPython(nil, map[string]any{"checkpoint": q, "runtime": nil})), nil
 }
 
-// legacyQuantPayload is that text in vLLM 0.30 and 0.31; "" means that they take
+// firstQuantPayload is that text in vLLM 0.30 and 0.31; "" means that they take
 // no hash.
-func legacyQuantPayload(c *hfconfig.Config) (string, error) {
+func firstQuantPayload(c *hfconfig.Config) (string, error) {
 	q, err := quantConfig(c)
 	if q == nil || err != nil {
 		return "", err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -25,43 +26,18 @@ type Rank struct {
 	PPSize, PPRank int
 }
 
-// releases are those whose layouts were compared with testdata/layouts. A patch
-// release is a release of its own: until it has been compared it isn't here.
-var releases = [...]string{"0.30.0", "0.31.0", "0.32.0", "0.33.0"}
-
-// Releases lists the releases of vLLM that plans can be made for, oldest first.
-func Releases() []string { return append([]string(nil), releases[:]...) }
-
-// Supported reports whether plans can be made for a release of vLLM. A local
-// version label may follow if it is one of a build for CUDA or for the CPU, such
-// as "+cu130"; other builds lay weights out in their own way, such as ROCm's.
-func Supported(release string) bool {
-	public, local, labelled := strings.Cut(release, "+")
-	if labelled && local != "cpu" {
-		digits, cuda := strings.CutPrefix(local, "cu")
-		if !cuda || digits == "" || strings.Trim(digits, "0123456789") != "" {
-			return false
-		}
-	}
-	for _, r := range releases {
-		if r == public {
-			return true
-		}
-	}
-	return false
-}
-
 // maxRanks bounds both sizes of a [Rank].
 const maxRanks = 1 << 12
 
 // check reports what no plan can be made for, whatever the model, and puts the
 // zero sizes right.
 func (o *Options) check() error {
-	if !Supported(o.Release) {
+	of, known := release.Find(o.Release)
+	if !known {
 		//diag unsupported VERSION LIST
 		// Another release may place weights differently, and an engine would compute wrong results
 		// without a message. Use a release of the list, or a newer wcache.
-		return refuse("vllm_version", "layouts of vLLM %q have not been checked, only those of %s", o.Release, strings.Join(releases[:], ", "))
+		return refuse("vllm_version", "layouts of vLLM %q have not been checked, only those of %s", o.Release, strings.Join(release.Versions(), ", "))
 	}
 	if o.DType != tensor.BF16 && o.DType != tensor.F16 && o.DType != tensor.F32 {
 		//diag unsupported TYPE
@@ -89,7 +65,7 @@ func (o *Options) check() error {
 		return refuse("pp_size", "%d is not a number of ranks", r.PPSize)
 	case r.PPRank < 0 || r.PPRank >= r.PPSize:
 		return refuse("pp_rank", "there is no rank %d of %d", r.PPRank, r.PPSize)
-	case r.PPSize > 1 && (strings.HasPrefix(o.Release, "0.30.") || strings.HasPrefix(o.Release, "0.31.")):
+	case r.PPSize > 1 && !of.Pipeline:
 		//diag unsupported VERSION
 		// Release 0.32 is the first whose weight cache works with pipeline parallelism. Use a newer
 		// engine, or a pipeline-parallel size of 1.

@@ -200,11 +200,3 @@ func TestOptionsOf(t *testing.T) {
 		})
 	}
 }
-
-func TestReleases(t *testing.T) {
-	for _, r := range Releases() {
-		if !Supported(r) {
-			t.Errorf("%s is listed and not supported", r)
-		}
-	}
-}

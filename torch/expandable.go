@@ -11,6 +11,7 @@ import (
 
 	"github.com/wcache/wcache/protocol"
 	"github.com/wcache/wcache/protocol/pickle"
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -39,22 +40,14 @@ const (
 	Header32 Header = 3 // 32 bytes, with a kind of descriptor: torch 2.13 and later
 )
 
-// HeaderFor returns the form that the torch of a vLLM release reads: 0.30 to 0.32
-// are bound to torch 2.13 and 0.33 to 2.14. It doesn't know versions that aren't
-// numbers, which builds from source may have, nor those before 0.30, which never
-// ask. Of a later release it expects what 0.33 has.
+// HeaderFor returns the form that the torch of a vLLM release reads; false for a release
+// of which it isn't known to what torch it is bound.
 func HeaderFor(vllmVersion string) (Header, bool) {
-	major, rest, ok := strings.Cut(vllmVersion, ".")
-	minor, _, ok2 := strings.Cut(rest, ".")
-	if !ok || !ok2 {
+	r, ok := release.Like(vllmVersion)
+	if !ok {
 		return 0, false
 	}
-	x, err := strconv.ParseUint(major, 10, 16)
-	y, err2 := strconv.ParseUint(minor, 10, 16)
-	if err != nil || err2 != nil || x == 0 && y < 30 {
-		return 0, false
-	}
-	return Header32, true
+	return HeaderForTorch(r.Torch)
 }
 
 // HeaderForTorch returns the form that a torch reads, by its own version, such as

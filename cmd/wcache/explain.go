@@ -18,7 +18,7 @@ import (
 
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/fingerprint"
-	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/release"
 	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/index"
@@ -77,15 +77,10 @@ func (a *app) explain() *cobra.Command {
 	f.IntVar(&o.PPSize, "pp", 1, "pipeline-parallel `SIZE`")
 	f.IntVar(&o.PPRank, "pp-rank", 0, "pipeline-parallel `RANK`, from 0")
 	f.StringVar(&o.DType, "dtype", "", "element `TYPE`, such as bfloat16 (default: as the model says)")
-	f.StringVar(&o.Release, "vllm-version", newest(), "`VERSION` of the engine")
+	f.StringVar(&o.Release, "vllm-version", release.Newest().Version, "`VERSION` of the engine")
 	f.StringVar(&file, "config", "", "configuration `FILE`, instead of the system's and the user's")
 	f.StringArrayVar(&roots, "root", nil, "a model `DIRECTORY`, or a folder of them (may repeat)")
 	return c
-}
-
-func newest() string {
-	list := layout.Releases()
-	return list[len(list)-1]
 }
 
 // keyArgument reads a key that is given as JSON text or as a file of it.
