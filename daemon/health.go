@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/loader"
 )
 
@@ -27,21 +27,21 @@ const (
 // guard is what is known of the instance's GPU. Its methods are safe for
 // concurrent use.
 type guard struct {
-	ask func(context.Context) (*loader.Health, error) // nil: there is no GPU to ask about
+	ask func(context.Context) (*device.GPU, error) // nil: there is no GPU to ask about
 	// tell is told what was found, why weights are gone if they are, and whether the
 	// count of errors is another.
-	tell func(now *loader.Health, gone string, counted bool)
+	tell func(now *device.GPU, gone string, counted bool)
 
 	looks sync.WaitGroup
 
 	mu      sync.Mutex
-	last    *loader.Health // nil: nobody has looked
-	began   time.Time      // of the last look that has ended
-	at      time.Time      // of its end
-	running chan struct{}  // closed at the end of a look that is under way, else nil
-	stuck   *loader.Stuck  // of the last look, nil if its child has ended
-	errors  int64          // uncorrected ones that what is held has outlived, -1: not known
-	losses  int            // how often weights were found to be gone
+	last    *device.GPU   // nil: nobody has looked
+	began   time.Time     // of the last look that has ended
+	at      time.Time     // of its end
+	running chan struct{} // closed at the end of a look that is under way, else nil
+	stuck   *loader.Stuck // of the last look, nil if its child has ended
+	errors  int64         // uncorrected ones that what is held has outlived, -1: not known
+	losses  int           // how often weights were found to be gone
 }
 
 // errSlowLook is why a look was given up.
@@ -88,12 +88,12 @@ func (g *guard) hangs() bool {
 }
 
 // judge takes in what a look found.
-func (g *guard) judge(h *loader.Health, err error, began time.Time) {
+func (g *guard) judge(h *device.GPU, err error, began time.Time) {
 	g.mu.Lock()
 	g.stuck = nil
 	_ = errors.As(err, &g.stuck)
 	if err != nil { // which says nothing about the weights
-		h = &loader.Health{Index: -1, State: loader.GPUUnknown, Uncorrected: -1}
+		h = &device.GPU{Index: -1, State: device.GPUUnknown, Uncorrected: -1, Processes: []device.GPUProcess{}}
 		if g.last != nil {
 			h.UUID, h.Driver = g.last.UUID, g.last.Driver
 		}
@@ -125,7 +125,7 @@ func (g *guard) judge(h *loader.Health, err error, began time.Time) {
 }
 
 // health is what the last look found, nil if there was none, and when.
-func (g *guard) health() (*loader.Health, time.Time) {
+func (g *guard) health() (*device.GPU, time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.last, g.at
@@ -166,7 +166,7 @@ func (g *guard) wait(ctx context.Context, look <-chan struct{}) {
 }
 
 // after waits for a look that began after the given moment.
-func (g *guard) after(ctx, life context.Context, moment time.Time) *loader.Health {
+func (g *guard) after(ctx, life context.Context, moment time.Time) *device.GPU {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	for range 2 { // the first may have been under way
@@ -182,7 +182,7 @@ func (g *guard) after(ctx, life context.Context, moment time.Time) *loader.Healt
 }
 
 // gpuGone is the error of a load on a GPU that can't be used.
-type gpuGone struct{ health loader.Health }
+type gpuGone struct{ health device.GPU }
 
 func (e *gpuGone) Error() string {
 	name := e.health.UUID
@@ -228,7 +228,7 @@ func (s *Server) blame(ctx context.Context, err error, moment time.Time) error {
 
 // learned acts on what a look at the GPU found. What was in its memory is gone for
 // engines too: they are told by the end of their watches.
-func (s *Server) learned(h *loader.Health, gone string, counted bool) {
+func (s *Server) learned(h *device.GPU, gone string, counted bool) {
 	if counted {
 		s.changed() // the manifest has it
 	}
@@ -236,7 +236,7 @@ func (s *Server) learned(h *loader.Health, gone string, counted bool) {
 	before := s.gpuState
 	s.gpuState = h.State
 	s.mu.Unlock()
-	if h.State != before && (before != "" || h.State != loader.GPUOK) {
+	if h.State != before && (before != "" || h.State != device.GPUOK) {
 		s.log.Warn("GPU is "+h.State, "gpu", h.UUID, "reason", h.Reason)
 	}
 	if gone == "" {
@@ -252,28 +252,22 @@ func (s *Server) learned(h *loader.Health, gone string, counted bool) {
 }
 
 // gpuStatus is what the last look found, for a client; nil if there was none.
-func (s *Server) gpuStatus() *control.GPU {
+func (s *Server) gpuStatus() *device.GPU {
 	h, at := s.gpu.health()
 	if h == nil {
 		return nil
 	}
-	out := &control.GPU{
-		Index: h.Index, UUID: h.UUID, Name: h.Name, Driver: h.Driver, State: h.State, Reason: h.Reason,
-		Total: h.Total, Used: h.Used, Free: h.Free, Unowned: h.Unowned(), Uncorrected: h.Uncorrected,
-		Processes: []control.GPUProcess{}, Checked: at.UTC(),
-	}
+	out := *h
+	out.Checked = at.UTC()
 	if out.UUID == "" {
 		out.UUID = s.o.UUID
 	}
-	for _, p := range h.Processes {
-		out.Processes = append(out.Processes, control.GPUProcess(p))
-	}
-	return out
+	return &out
 }
 
 // gpuProblem says what is wrong with the GPU, "" if nothing is known to be.
-func gpuProblem(g *control.GPU) string {
-	if g == nil || g.State == loader.GPUOK {
+func gpuProblem(g *device.GPU) string {
+	if g == nil || g.State == device.GPUOK {
 		return ""
 	}
 	return fmt.Sprintf("GPU %s is %s: %s", g.UUID, g.State, g.Reason)

@@ -341,7 +341,7 @@ type place struct{ at, format string }
 // told are the formats of what people are told.
 func told(t *testing.T) (list []place) {
 	t.Helper()
-	for _, dir := range []string{"cmd/wcache", "daemon", "doctor", "layout", "resolve", "weights"} {
+	for _, dir := range []string{"cmd/wcache", "daemon", "daemon/sockets", "device/place", "doctor", "explain", "layout", "resolve", "weights"} {
 		files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

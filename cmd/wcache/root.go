@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -49,7 +48,7 @@ func (a *app) root() *cobra.Command {
 	root.Flags().Bool("version", false, "show the version of this program")
 	// Only a flag of that name could not be found, and it is there.
 	_ = root.RegisterFlagCompletionFunc("gpu", a.completeInstances)
-	root.AddCommand(a.serve(), a.load(), a.health(), a.probe(), a.status(), a.warm(), a.evict(), a.verify(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
+	root.AddCommand(a.serve(), a.load(), a.probe(), a.status(), a.warm(), a.evict(), a.verify(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
@@ -73,22 +72,6 @@ func describeFlags(c *cobra.Command) {
 	}
 }
 
-// checkRanks refuses what no engine can be.
-func checkRanks(tp, rank, pp, ppRank int) error {
-	for _, x := range []struct {
-		size, rank         int
-		sizeFlag, rankFlag string
-	}{{tp, rank, "--tp", "--rank"}, {pp, ppRank, "--pp", "--pp-rank"}} {
-		switch {
-		case x.size < 1:
-			return usage("%s is %d, and has to be at least 1", x.sizeFlag, x.size)
-		case x.rank < 0 || x.rank >= x.size:
-			return usage("%s is %d, and with %s %d has to be less, from 0", x.rankFlag, x.rank, x.sizeFlag, x.size)
-		}
-	}
-	return nil
-}
-
 // noCommand refuses a word that is no command.
 func (a *app) noCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -99,29 +82,4 @@ func (a *app) noCommand(root *cobra.Command, args []string) error {
 		err.hint = fmt.Sprintf("wcache %s? wcache --help lists all", strings.Join(like, ", or wcache "))
 	}
 	return err
-}
-
-// arguments refuses fewer or more than a command takes; most is -1 for any number.
-func arguments(least, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch n := len(args); {
-		case most == 0 && n > 0:
-			return usage("%s takes no argument: %q", cmd.Name(), args[0])
-		case n < least:
-			return usage("%s takes an argument: %s", cmd.Name(), cmd.Use)
-		case most >= 0 && n > most:
-			return usage("%s takes no further argument: %q", cmd.Name(), args[most])
-		}
-		return nil
-	}
-}
-
-// checkInstance refuses what can't be the name of an instance, which is a part of
-// the names of units and files.
-func checkInstance(option, name string) error {
-	strange := func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }
-	if strings.Trim(name, ".") == "" || strings.ContainsFunc(name, strange) {
-		return usage("%s: %q is no name of an instance, such as 0, GPU-3f8a1c2d or host", option, name)
-	}
-	return nil
 }
