@@ -13,8 +13,11 @@ import (
 
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/weights"
 )
+
+func TestMain(m *testing.M) { testmain.Run(m) }
 
 const checkpoint = "../testdata/checkpoints/llama"
 

@@ -12,7 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
+
+func TestMain(m *testing.M) { testmain.Run(m) }
 
 const (
 	first  = "GPU-3f8a1c2d-0b1e-4c6f-9a7d-5e2b8c4f1a90"

@@ -8,7 +8,11 @@ import (
 	"os/user"
 	"strconv"
 	"testing"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
+
+func TestMain(m *testing.M) { testmain.Run(m) }
 
 // Without HOME the user database says where a user's files are.
 func TestHomeUnset(t *testing.T) {
