@@ -14,6 +14,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/fingerprint"
 )
 
@@ -111,12 +112,14 @@ type Status struct {
 	Restart  string    `json:"restart,omitempty"` // RestartKeeps, …; "" where no daemon runs, and of older ones
 	Socket   string    `json:"socket"`
 	Device   Device    `json:"device"`
-	GPU      *GPU      `json:"gpu,omitempty"` // none of a host instance, or before anything was asked
-	Problems []string  `json:"problems"`      // what is wrong now, such as a broken configuration
-	Bytes    int64     `json:"bytes"`         // on the device, of all entries
-	Roots    []Root    `json:"roots,omitempty"`
-	Counts   Counts    `json:"counts"`
-	Entries  []Entry   `json:"entries"`
+	// GPU is what the driver last said of the instance's GPU: none of a host instance, or
+	// before anything was asked.
+	GPU      *device.GPU `json:"gpu,omitempty"`
+	Problems []string    `json:"problems"` // what is wrong now, such as a broken configuration
+	Bytes    int64       `json:"bytes"`    // on the device, of all entries
+	Roots    []Root      `json:"roots,omitempty"`
+	Counts   Counts      `json:"counts"`
+	Entries  []Entry     `json:"entries"`
 }
 
 // Root is a folder in which models are looked for.
@@ -151,34 +154,6 @@ type Version struct {
 type Device struct {
 	Kind string `json:"kind"` // "host"
 	UUID string `json:"uuid,omitempty"`
-}
-
-// GPU is what the driver last said of an instance's GPU. Sizes are in bytes.
-type GPU struct {
-	Index  int    `json:"index"` // nvidia-smi's number, -1: not known, as of a MIG slice
-	UUID   string `json:"uuid"`
-	Name   string `json:"name,omitempty"`   // such as NVIDIA H200
-	Driver string `json:"driver,omitempty"` // its version, such as 580.159.03
-	// State is "ok", "lost", "reset required", "not there", or "unknown" where the
-	// driver could not be asked. Reason says more of all but the first.
-	State  string `json:"state"`
-	Reason string `json:"reason,omitempty"`
-	Total  int64  `json:"total_bytes"`
-	Used   int64  `json:"used_bytes"` // of all processes and of memory without one
-	Free   int64  `json:"free_bytes"`
-	// Unowned is the part of Used that is no process's: what wcache holds, here and
-	// in other instances, and the driver's own.
-	Unowned     int64        `json:"unowned_bytes"`
-	Uncorrected int64        `json:"uncorrected_errors"` // of memory since the driver was loaded, -1: not counted
-	Processes   []GPUProcess `json:"processes"`
-	Checked     time.Time    `json:"checked"` // when the driver said so
-}
-
-// GPUProcess is a process that uses a GPU.
-type GPUProcess struct {
-	PID   int    `json:"pid"`
-	Comm  string `json:"comm,omitempty"` // empty if it can't be seen from here
-	Bytes int64  `json:"bytes"`          // -1: the driver doesn't say
 }
 
 // Counts are since the daemon started.

@@ -3,7 +3,7 @@
 
 package daemon
 
-import "github.com/wcache/wcache/loader"
+import "github.com/wcache/wcache/device"
 
 // changed is what the cache calls when entries or engines come or go.
 func (s *Server) changed() {
@@ -14,7 +14,7 @@ func (s *Server) changed() {
 
 // learned acts on what a look at the GPU found. What was in its memory is gone for
 // engines too: they are told by the end of their watches.
-func (s *Server) learned(h *loader.Health, gone string, counted bool) {
+func (s *Server) learned(h *device.GPU, gone string, counted bool) {
 	if counted {
 		s.changed() // the manifest has it
 	}
@@ -22,7 +22,7 @@ func (s *Server) learned(h *loader.Health, gone string, counted bool) {
 	before := s.gpuState
 	s.gpuState = h.State
 	s.mu.Unlock()
-	if h.State != before && (before != "" || h.State != loader.GPUOK) {
+	if h.State != before && (before != "" || h.State != device.GPUOK) {
 		//diag serving STATE
 		// The state of the GPU has changed; the line gives the reason. What to do about each state
 		// is in wcache(1), under "Loading".

@@ -9,11 +9,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/loader"
 )
 
 // gpuGone is the error of a load on a GPU that can't be used.
-type gpuGone struct{ health loader.Health }
+type gpuGone struct{ health device.GPU }
 
 func (e *gpuGone) Error() string {
 	name := e.health.UUID

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/loader"
 )
 
@@ -26,21 +27,21 @@ const (
 // guard is what is known of the instance's GPU. Its methods are safe for
 // concurrent use.
 type guard struct {
-	ask func(context.Context) (*loader.Health, error) // nil: there is no GPU to ask about
+	ask func(context.Context) (*device.GPU, error) // nil: there is no GPU to ask about
 	// tell is told what was found, why weights are gone if they are, and whether the
 	// count of errors is another.
-	tell func(now *loader.Health, gone string, counted bool)
+	tell func(now *device.GPU, gone string, counted bool)
 
 	looks sync.WaitGroup
 
 	mu      sync.Mutex
-	last    *loader.Health // nil: nobody has looked
-	began   time.Time      // of the last look that has ended
-	at      time.Time      // of its end
-	running chan struct{}  // closed at the end of a look that is under way, else nil
-	stuck   *loader.Stuck  // of the last look, nil if its child has ended
-	errors  int64          // uncorrected ones that what is held has outlived, -1: not known
-	losses  int            // how often weights were found to be gone
+	last    *device.GPU   // nil: nobody has looked
+	began   time.Time     // of the last look that has ended
+	at      time.Time     // of its end
+	running chan struct{} // closed at the end of a look that is under way, else nil
+	stuck   *loader.Stuck // of the last look, nil if its child has ended
+	errors  int64         // uncorrected ones that what is held has outlived, -1: not known
+	losses  int           // how often weights were found to be gone
 }
 
 // errSlowLook is why a look was given up.
@@ -87,12 +88,12 @@ func (g *guard) hangs() bool {
 }
 
 // judge takes in what a look found.
-func (g *guard) judge(h *loader.Health, err error, began time.Time) {
+func (g *guard) judge(h *device.GPU, err error, began time.Time) {
 	g.mu.Lock()
 	g.stuck = nil
 	_ = errors.As(err, &g.stuck)
 	if err != nil { // which says nothing about the weights
-		h = &loader.Health{Index: -1, State: loader.GPUUnknown, Uncorrected: -1}
+		h = &device.GPU{Index: -1, State: device.GPUUnknown, Uncorrected: -1, Processes: []device.GPUProcess{}}
 		if g.last != nil {
 			h.UUID, h.Driver = g.last.UUID, g.last.Driver
 		}
@@ -124,7 +125,7 @@ func (g *guard) judge(h *loader.Health, err error, began time.Time) {
 }
 
 // health is what the last look found, nil if there was none, and when.
-func (g *guard) health() (*loader.Health, time.Time) {
+func (g *guard) health() (*device.GPU, time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.last, g.at
@@ -165,7 +166,7 @@ func (g *guard) wait(ctx context.Context, look <-chan struct{}) {
 }
 
 // after waits for a look that began after the given moment.
-func (g *guard) after(ctx, life context.Context, moment time.Time) *loader.Health {
+func (g *guard) after(ctx, life context.Context, moment time.Time) *device.GPU {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	for range 2 { // the first may have been under way

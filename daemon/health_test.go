@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
@@ -77,16 +78,16 @@ func TestSlowLook(t *testing.T) {
 	g := newGate(t)
 	i, _ := gpu(t, g)
 	answer := make(chan struct{})
-	i.gpu.ask = func(context.Context) (*loader.Health, error) {
+	i.gpu.ask = func(context.Context) (*device.GPU, error) {
 		<-answer
-		return &loader.Health{State: loader.GPUOK, Uncorrected: -1}, nil
+		return &device.GPU{State: device.GPUOK, Uncorrected: -1}, nil
 	}
 	if s := i.status(t); s.GPU != nil {
 		t.Errorf("GPU %+v", s.GPU)
 	}
 	close(answer)
 	i.gpu.wait(t.Context(), i.gpu.look(i.ctx, 0))
-	if s := i.status(t); s.GPU == nil || s.GPU.State != loader.GPUOK {
+	if s := i.status(t); s.GPU == nil || s.GPU.State != device.GPUOK {
 		t.Errorf("GPU %+v", s.GPU)
 	}
 }
@@ -99,7 +100,7 @@ func TestStuck(t *testing.T) {
 	i, _ := gpu(t, g)
 	ended := make(chan struct{})
 	asked := 0 // looks wait for each other
-	i.gpu.ask = func(context.Context) (*loader.Health, error) {
+	i.gpu.ask = func(context.Context) (*device.GPU, error) {
 		asked++
 		return nil, &loader.Stuck{Ended: ended, Err: errSlowLook}
 	}
@@ -109,7 +110,7 @@ func TestStuck(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("%d processes hang", asked)
 	}
-	if s := i.status(t); s.GPU == nil || s.GPU.State != loader.GPUUnknown {
+	if s := i.status(t); s.GPU == nil || s.GPU.State != device.GPUUnknown {
 		t.Errorf("GPU %+v", s.GPU)
 	}
 	close(ended)

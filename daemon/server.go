@@ -134,7 +134,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.gpu = &guard{tell: s.learned, errors: -1}
 	if o.GPU && !o.AMD && o.DeviceErr == nil && len(o.Health.Command) > 0 {
-		s.gpu.ask = func(ctx context.Context) (*loader.Health, error) { return loader.Ask(ctx, o.Health, o.Device) }
+		s.gpu.ask = func(ctx context.Context) (*device.GPU, error) { return loader.Ask(ctx, o.Health, o.Device) }
 	}
 	s.manifest, s.index = s.manifestWriter(), s.indexWriter()
 	s.loads = &loads{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights/index"
@@ -195,28 +196,22 @@ func count(n int, what string) string {
 }
 
 // gpuStatus is what the last look found, for a client; nil if there was none.
-func (s *Server) gpuStatus() *control.GPU {
+func (s *Server) gpuStatus() *device.GPU {
 	h, at := s.gpu.health()
 	if h == nil {
 		return nil
 	}
-	out := &control.GPU{
-		Index: h.Index, UUID: h.UUID, Name: h.Name, Driver: h.Driver, State: h.State, Reason: h.Reason,
-		Total: h.Total, Used: h.Used, Free: h.Free, Unowned: h.Unowned(), Uncorrected: h.Uncorrected,
-		Processes: []control.GPUProcess{}, Checked: at.UTC(),
-	}
+	out := *h
+	out.Checked = at.UTC()
 	if out.UUID == "" {
 		out.UUID = s.o.UUID
 	}
-	for _, p := range h.Processes {
-		out.Processes = append(out.Processes, control.GPUProcess(p))
-	}
-	return out
+	return &out
 }
 
 // gpuProblem says what is wrong with the GPU, "" if nothing is known to be.
-func gpuProblem(g *control.GPU) string {
-	if g == nil || g.State == loader.GPUOK {
+func gpuProblem(g *device.GPU) string {
+	if g == nil || g.State == device.GPUOK {
 		return ""
 	}
 	return fmt.Sprintf("GPU %s is %s: %s", g.UUID, g.State, g.Reason)

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/visible"
 )
 
@@ -79,21 +80,8 @@ type Daemon struct {
 	Refused  string // what the last request that missed was told, "" if it was no refusal
 }
 
-// Driver is what the GPU's driver says. Fault is why it can't be used, and then
-// only Mend is set with it; State and what comes after it are NVML's.
-type Driver struct {
-	Fault, Mend string
-	Slices      []string // of a GPU that is cut into MIG slices, their uuids; Fault is of no interest then
-	Version     string   // such as 580.159.03
-	CUDA        int      // that it is for, 13000 for 13.0
-	UUID        string
-	ComputeMode int  // CUcomputemode
-	Exports     bool // memory can become a descriptor
-
-	State, Reason string // "ok", or what is wrong with the GPU
-	Name          string
-	Free, Total   int64 // bytes
-}
+// Driver is what the GPU's driver says. A fault is why it can't be used.
+type Driver = device.Report
 
 // Run makes all checks, in the order in which one depends on another. ctx bounds
 // those that ask others.

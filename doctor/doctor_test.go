@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/testmain"
 )
 
@@ -120,8 +121,8 @@ func healthy(t *testing.T) *bench {
 	}
 	b.running, b.model = &Daemon{PID: 4711, Peer: 4711, Version: "0.4.0", Held: 61_096_329_216}, 61_096_329_216
 	b.gpu = &Driver{
-		Version: "580.159.03", CUDA: 13000, UUID: uuid, Exports: true,
-		State: "ok", Name: "NVIDIA H200", Free: 47 << 30, Total: 140 << 30,
+		CUDA: device.CUDA{CUDAVersion: 13000, Exports: true},
+		GPU:  device.GPU{Driver: "580.159.03", UUID: uuid, State: device.GPUOK, Name: "NVIDIA H200", Free: 47 << 30, Total: 140 << 30},
 	}
 	return b
 }

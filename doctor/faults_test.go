@@ -322,7 +322,7 @@ var faults = []fault{
 	{"the GPU is lost", driver(func(d *Driver) {
 		d.State, d.Reason = "lost", "restart the machine, which frees what all instances hold"
 	})},
-	{"NVML can't be asked", driver(func(d *Driver) { d.State, d.Reason, d.Version = "unknown", "no libnvidia-ml.so.1", "" })},
+	{"NVML can't be asked", driver(func(d *Driver) { d.State, d.Reason, d.Driver = "unknown", "no libnvidia-ml.so.1", "" })},
 	{"one process at a time", driver(func(d *Driver) { d.ComputeMode = 3 })},
 	{"no process at all", driver(func(d *Driver) { d.ComputeMode = 2 })},
 	{"a compute mode of the future", driver(func(d *Driver) { d.ComputeMode = 9 })},

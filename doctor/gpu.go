@@ -49,12 +49,12 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 	case d.Fault != "":
 		return append(results, result("libcuda", Fail, d.Mend, "%s", d.Fault))
 	}
-	driver := d.Version
+	driver := d.Driver
 	if driver == "" {
 		driver = "of an unknown version"
 	}
 	results = append(results,
-		result("libcuda", OK, "", "libcuda.so.1, driver %s, CUDA %d.%d; 470 or later is needed", driver, d.CUDA/1000, d.CUDA%1000/10),
+		result("libcuda", OK, "", "libcuda.so.1, driver %s, CUDA %d.%d; 470 or later is needed", driver, d.CUDAVersion/1000, d.CUDAVersion%1000/10),
 		m.health(d), m.computeMode(d), m.export(d, handles))
 	if d.State == "ok" {
 		results = append(results, m.room(ctx, d.Free, d.Total, running, s))

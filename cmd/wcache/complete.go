@@ -15,45 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device/place"
 	"github.com/wcache/wcache/internal/visible"
 	"github.com/wcache/wcache/systemd/generator"
-	"github.com/wcache/wcache/weights/index"
 )
 
 // completeTime is how long somebody who has typed Tab waits for a daemon.
 const completeTime = time.Second
-
-// completion writes a shell's completions, which packages install. They ask this
-// program as one types, which asks the control socket and so starts nothing.
-func (a *app) completion() *cobra.Command {
-	shells := []string{"bash", "zsh", "fish"}
-	return &cobra.Command{
-		Use:       "completion bash | zsh | fish",
-		Short:     "write a shell's completions",
-		Long:      "Write the completions of a shell to standard output. Packages install them; else:\n\n  source <(wcache completion bash)",
-		ValidArgs: shells,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || !slices.Contains(shells, args[0]) {
-				//diag usage LIST
-				// `wcache completion` writes the completion of one shell. Give one of the names
-				// that the message lists.
-				return usage("completion: name one shell: %s", strings.Join(shells, ", "))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			root := cmd.Root()
-			switch args[0] {
-			case "bash":
-				return root.GenBashCompletionV2(a.out, true)
-			case "zsh":
-				return root.GenZshCompletion(a.out)
-			default:
-				return root.GenFishCompletion(a.out, true)
-			}
-		},
-	}
-}
 
 // completeKeys are the keys that are held, with what they are.
 func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -121,15 +89,6 @@ func (a *app) completeModels(cmd *cobra.Command, _ []string, typed string) ([]co
 // completionTime is how long somebody who has pressed Tab waits.
 const completionTime = 2 * time.Second
 
-// models lists the models in the folders in which the daemon looks: those that are found
-// until ctx is done.
-func (a *app) models(ctx context.Context) []index.Model {
-	x := index.New(index.Options{Once: true})
-	defer x.Close()
-	x.SetRoots(a.modelFolders())
-	return x.Models(ctx)
-}
-
 // completeInstances are the names that an instance can have on this machine.
 func (a *app) completeInstances(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var list []cobra.Completion
@@ -139,5 +98,5 @@ func (a *app) completeInstances(*cobra.Command, []string, string) ([]cobra.Compl
 			list = append(list, g.UUID)
 		}
 	}
-	return append(list, cobra.CompletionWithDesc(deviceHost, "the machine's own memory")), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	return append(list, cobra.CompletionWithDesc(place.Host, "the machine's own memory")), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

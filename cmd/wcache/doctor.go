@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,10 +18,8 @@ import (
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
-	"github.com/wcache/wcache/device/cuda"
-	"github.com/wcache/wcache/device/nvml"
 	"github.com/wcache/wcache/doctor"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/loader"
 )
 
 const doctorHelp = `Look for what keeps the instance from working, or from keeping its weights.
@@ -200,69 +197,9 @@ func (a *app) largest(ctx context.Context) (name string, bytes int64, err error)
 	}
 }
 
-// modelFolders are those in which the daemon looks for models. A configuration that
-// is broken, which is told elsewhere, names none.
-func (a *app) modelFolders() []string {
-	hubs := weights.HubCaches(a.env)
-	c, err := configuration(a.env, "", a.gpu)
-	if err != nil {
-		return hubs
-	}
-	return append(append(c.Roots, c.Pins...), hubs...)
-}
-
 // askDriver asks libcuda and NVML in a process of their own.
 func askDriver(ctx context.Context, uuid string) (*doctor.Driver, error) {
-	out, err := output(ctx, driverTime, "/proc/self/exe", "probe", uuid)
-	if err != nil {
-		return nil, err
-	}
-	d := new(doctor.Driver)
-	if err := json.Unmarshal(out, d); err != nil {
-		return nil, fmt.Errorf("read what the driver said: %w", err)
-	}
-	return d, nil
-}
-
-// probe is the process in which doctor asks the driver, which may hang or end who
-// asks it.
-func (a *app) probe() *cobra.Command {
-	return &cobra.Command{
-		Use:    "probe UUID",
-		Short:  "say in JSON what a GPU's driver says, for wcache doctor",
-		Hidden: true,
-		Args:   arguments(1, 1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			for _, v := range cuda.Env(args[0]) {
-				name, value, _ := strings.Cut(v, "=")
-				if err := os.Setenv(name, value); err != nil {
-					return err
-				}
-			}
-			return a.printJSON(look(args[0]))
-		},
-	}
-}
-
-// look asks the driver about one GPU. That it can't be asked is an answer too.
-func look(uuid string) doctor.Driver {
-	if list, err := nvml.Slices(uuid); err == nil && len(list) > 0 {
-		return doctor.Driver{UUID: uuid, Slices: list}
-	}
-	facts, err := cuda.Look(uuid, cuda.Options{})
-	var none *cuda.NoDriver
-	var unknown *cuda.NotFound
-	switch {
-	case errors.As(err, &none):
-		return doctor.Driver{Fault: none.Err.Error(), Mend: none.Do}
-	case errors.As(err, &unknown):
-		return doctor.Driver{Fault: fmt.Sprintf("it shows no GPU %s, only %s", uuid, strings.Join(unknown.Have, ", ")), Mend: "nvidia-smi -L; a container has to be started with this GPU"}
-	case err != nil:
-		return doctor.Driver{Fault: err.Error(), Mend: "nvidia-smi and the kernel's log may say more"}
-	}
-	h := examine(uuid)
-	return doctor.Driver{
-		Version: h.Driver, CUDA: facts.CUDA, UUID: facts.UUID, ComputeMode: facts.ComputeMode, Exports: facts.Exports,
-		State: h.State, Reason: h.Reason, Name: h.Name, Free: h.Free, Total: h.Total,
-	}
+	ctx, cancel := context.WithTimeout(ctx, driverTime)
+	defer cancel()
+	return loader.Probe(ctx, loader.Options{Command: []string{"/proc/self/exe", "probe"}}, uuid)
 }

@@ -5,21 +5,18 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/wcache/wcache/config"
+	"github.com/wcache/wcache/explain"
 	"github.com/wcache/wcache/fingerprint"
 	"github.com/wcache/wcache/release"
-	"github.com/wcache/wcache/resolve"
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/index"
 )
@@ -52,8 +49,10 @@ func (a *app) explain() *cobra.Command {
 			if err := checkRanks(o.TPSize, o.TPRank, o.PPSize, o.PPRank); err != nil {
 				return err
 			}
-			key, isKey, err := keyArgument(args[0])
+			key, isKey, err := explain.ReadKey(args[0])
 			switch {
+			case errors.As(err, new(*explain.BadKey)):
+				return usage("%w", err)
 			case err != nil:
 				return err
 			case !isKey && len(args) == 2:
@@ -72,43 +71,12 @@ func (a *app) explain() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&o.TPSize, "tp", 1, "tensor-parallel `SIZE`")
-	f.IntVar(&o.TPRank, "rank", 0, "tensor-parallel `RANK`, from 0")
-	f.IntVar(&o.PPSize, "pp", 1, "pipeline-parallel `SIZE`")
-	f.IntVar(&o.PPRank, "pp-rank", 0, "pipeline-parallel `RANK`, from 0")
+	rankFlags(c, &o.TPSize, &o.TPRank, &o.PPSize, &o.PPRank)
 	f.StringVar(&o.DType, "dtype", "", "element `TYPE`, such as bfloat16 (default: as the model says)")
 	f.StringVar(&o.Release, "vllm-version", release.Newest().Version, "`VERSION` of the engine")
 	f.StringVar(&file, "config", "", "configuration `FILE`, instead of the system's and the user's")
 	f.StringArrayVar(&roots, "root", nil, "a model `DIRECTORY`, or a folder of them (may repeat)")
 	return c
-}
-
-// keyArgument reads a key that is given as JSON text or as a file of it.
-func keyArgument(arg string) (fingerprint.Key, bool, error) {
-	text := []byte(arg)
-	if !strings.HasPrefix(strings.TrimSpace(arg), "{") {
-		st, err := os.Stat(arg)
-		if err != nil || !st.Mode().IsRegular() {
-			return fingerprint.Key{}, false, nil // a directory or a model id
-		}
-		if st.Size() > 1<<20 {
-			//diag usage TEXT
-			// The file is larger than any key, so it is another file. Name the file that holds the
-			// key.
-			return fingerprint.Key{}, false, usage("explain: %q is too large for a key", arg)
-		}
-		if text, err = os.ReadFile(arg); err != nil {
-			return fingerprint.Key{}, false, err
-		}
-	}
-	var key fingerprint.Key
-	if err := json.Unmarshal(text, &key); err != nil {
-		//diag usage REASON
-		// The JSON of the key is not an object with strings, numbers, booleans or null as values.
-		// Copy the whole key from `fingerprint` in `wcache status --json`.
-		return fingerprint.Key{}, false, usage("explain: the key: %w", err)
-	}
-	return key, true, nil
 }
 
 // explained is the directory to compare a key with.
@@ -140,20 +108,6 @@ func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string,
 	return weights.Open(found[0].Path)
 }
 
-// openModel opens a directory, or that of a model id. A configuration that is broken,
-// which is told elsewhere, names no roots, unless it was asked for.
-func (a *app) openModel(name, file string, roots []string) (*weights.Dir, error) {
-	c, err := configuration(a.env, file, a.gpu)
-	if err != nil && file != "" {
-		return nil, err
-	}
-	path, _, err := weights.Locate(modelArgument(name), "", a.env, append(c.Roots, absolute(roots)...))
-	if err != nil {
-		return nil, err
-	}
-	return weights.Open(path)
-}
-
 func (a *app) explainDir(name, file string, roots []string, o fingerprint.Options) error {
 	dir, err := a.openModel(name, file, roots)
 	if err != nil {
@@ -163,31 +117,18 @@ func (a *app) explainDir(name, file string, roots []string, o fingerprint.Option
 	if err != nil {
 		return err
 	}
-	loader, refusal := plan(key, dir)
+	plan := explain.Plan(key, dir)
 	if a.json {
-		return a.printJSON(map[string]any{"schema": outputSchema, "directory": dir.Path, "key": key.ID(), "fingerprint": key, "loader": loader, "refusal": refusal})
+		loader := ""
+		if plan.Refusal == "" {
+			loader = plan.Loader + ", " + size(plan.Bytes)
+		}
+		return a.printJSON(map[string]any{"schema": outputSchema, "directory": dir.Path, "key": key.ID(), "fingerprint": key, "loader": loader, "refusal": plan.Refusal})
 	}
 	say(a.out, "directory   %s\nkey         %s\n\n", dir.Path, key.ID())
 	printKey(a.out, key, dir)
-	if refusal != "" {
-		say(a.out, "\nnot loaded by wcache: %s\n", refusal)
-		return nil
-	}
-	say(a.out, "\nloaded by %s\n", loader)
+	say(a.out, "\n%s\n", loaded(plan))
 	return nil
-}
-
-// plan tells how a key would be loaded, or why not.
-func plan(key fingerprint.Key, dir *weights.Dir) (loader, refusal string) {
-	target, err := resolve.PlanDir(resolve.Options{Assume: []string{config.AssumeRope}}, key, dir)
-	var no *resolve.Refusal
-	switch {
-	case errors.As(err, &no):
-		return "", fmt.Sprintf("%s: %s", no.Field, no.Reason)
-	case err != nil:
-		return "", err.Error()
-	}
-	return fmt.Sprintf("%s: %s, %s", target.Loader, target.Reason, size(target.Plan.Table.Bytes())), ""
 }
 
 // printKey lists the fields and, for the hashes, what they are made of.
@@ -196,37 +137,12 @@ func printKey(out io.Writer, key fingerprint.Key, dir *weights.Dir) {
 	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
 	say(w, "FIELD\tVALUE\tOF\n")
 	for _, f := range key.Fields() {
-		say(w, "%s\t%s\t%s\n", f.Name, word(f.Value), ingredient(f.Name, dir))
+		say(w, "%s\t%s\t%s\n", f.Name, word(f.Value), explain.Source(f.Name, dir))
 	}
 	_ = w.Flush() // to memory
 	for line := range strings.Lines(table.String()) {
 		say(out, "%s\n", strings.TrimRight(line, " \n")) // a last cell may be empty
 	}
-}
-
-func ingredient(field string, dir *weights.Dir) string {
-	switch field {
-	case "checkpoint":
-		var names []string
-		for _, f := range dir.Hashed {
-			names = append(names, f.Base)
-		}
-		if len(names) > 3 {
-			return fmt.Sprintf("the headers of %s, … (%d files)", strings.Join(names[:2], ", "), len(names))
-		}
-		return "the headers of " + strings.Join(names, ", ")
-	case "rope_parameters_hash":
-		text, err := fingerprint.RopePayload(dir.Config)
-		if err == nil {
-			return text
-		}
-	case "quant_config_hash":
-		text, err := fingerprint.QuantPayload(dir.Config)
-		if err == nil {
-			return text
-		}
-	}
-	return ""
 }
 
 func (a *app) explainKey(key fingerprint.Key, dir *weights.Dir) error {
@@ -248,30 +164,6 @@ func (a *app) explainKey(key fingerprint.Key, dir *weights.Dir) error {
 		}
 		say(a.out, "%s differs\n   engine      %s\n   directory   %s\n   because     %s\n", d.Field, word(d.Engine), word(d.Computed), d.Why)
 	}
-	if loader, refusal := plan(key, dir); refusal != "" {
-		say(a.out, "\nnot loaded by wcache: %s\n", refusal)
-	} else {
-		say(a.out, "\nloaded by %s\n", loader)
-	}
+	say(a.out, "\n%s\n", loaded(explain.Plan(key, dir)))
 	return nil
-}
-
-// word writes a value as Python would, which is how an engine's options read.
-func word(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "None"
-	case bool:
-		if v {
-			return "True"
-		}
-		return "False"
-	case fingerprint.Tuple:
-		var list []string
-		for _, x := range v {
-			list = append(list, word(x))
-		}
-		return "(" + strings.Join(list, ", ") + ")"
-	}
-	return fmt.Sprint(v)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/protocol"
 )
@@ -234,13 +235,13 @@ func testStatusGPU(t *testing.T, dir string) {
 	r.nvml(fmt.Sprintf("gpu %s\ntotal 1000\nused 400\necc 0\nprocess %d 300\ngraphics 1234567 50\n", r.uuid, os.Getpid()))
 	r.serve("0")
 	got := r.seen("ok").GPU
-	want := &control.GPU{
+	want := &device.GPU{
 		Index: 0, UUID: r.uuid, Name: "NVIDIA H200", Driver: "580.159.03", State: "ok", Total: 1000 << 20, Used: 400 << 20, Free: 600 << 20,
-		Unowned: 50 << 20, Processes: []control.GPUProcess{
+		Unowned: 50 << 20, Processes: []device.GPUProcess{
 			{PID: os.Getpid(), Comm: strings.TrimSpace(string(comm)), Bytes: 300 << 20}, {PID: 1234567, Bytes: 50 << 20},
 		},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(control.GPU{}, "Checked")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(device.GPU{}, "Checked")); diff != "" {
 		t.Error(diff)
 	}
 	if got.Checked.IsZero() {

@@ -18,11 +18,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/control/schematest"
-	"github.com/wcache/wcache/doctor"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/systemd/generator"
 )
 
@@ -157,26 +158,29 @@ esac
 // What a driver does to who asks it, doctor survives.
 func TestAskDriver(t *testing.T) {
 	dir := drivers(t)
+	well := device.GPU{
+		State: device.GPUOK, Driver: "580.159.03", Name: "NVIDIA H200", Total: 16384 << 20, Free: 16384 << 20,
+		Processes: []device.GPUProcess{},
+	}
+	unasked := device.GPU{Index: -1, State: device.GPUUnknown, Uncorrected: -1, Processes: []device.GPUProcess{}}
 	for name, tt := range map[string]struct {
 		fault string
-		want  doctor.Driver
+		want  device.Report
 	}{
-		"well":      {"", doctor.Driver{CUDA: 13000, Exports: true, State: "ok", Version: "580.159.03", Name: "NVIDIA H200", Total: 16384 << 20, Free: 16384 << 20}},
-		"exclusive": {"FAKE_CUDA_COMPUTE_MODE=3", doctor.Driver{CUDA: 13000, Exports: true, ComputeMode: 3, State: "ok", Version: "580.159.03", Name: "NVIDIA H200", Total: 16384 << 20, Free: 16384 << 20}},
-		"mismatch":  {"FAKE_CUDA_FAIL=cuInit:1:803", doctor.Driver{Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold"}},
-		"too old":   {"FAKE_CUDA_VERSION=11020", doctor.Driver{Fault: "it is for CUDA 11.2", Mend: "update the NVIDIA driver to 470 or later"}},
+		"well":      {"", device.Report{CUDA: device.CUDA{CUDAVersion: 13000, Exports: true}, GPU: well}},
+		"exclusive": {"FAKE_CUDA_COMPUTE_MODE=3", device.Report{CUDA: device.CUDA{CUDAVersion: 13000, Exports: true, ComputeMode: 3}, GPU: well}},
+		"mismatch":  {"FAKE_CUDA_FAIL=cuInit:1:803", device.Report{GPU: unasked, Fault: "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Mend: "the driver was updated while its old kernel module stays loaded: restart the machine, which frees what all instances hold"}},
+		"too old":   {"FAKE_CUDA_VERSION=11020", device.Report{GPU: unasked, Fault: "it is for CUDA 11.2", Mend: "update the NVIDIA driver to 470 or later"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, dir)
 			variable, value, _ := strings.Cut(tt.fault, "=")
 			r.set(variable, value)
-			var got doctor.Driver
+			var got device.Report
 			must(t, json.Unmarshal([]byte(r.typed("probe", r.uuid)), &got))
-			if tt.want.Fault == "" {
-				tt.want.UUID = r.uuid
-			}
-			if cmp.Diff(tt.want, got) != "" {
-				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			tt.want.UUID = r.uuid
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(device.GPU{}, "Checked")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}

@@ -17,20 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Without HOME the user database says where a user's files are: T6.
-func TestHomeUnset(t *testing.T) {
-	me, err := user.LookupId(strconv.Itoa(os.Getuid()))
-	if err != nil {
-		t.Skipf("%v; TestHomeless is about such users", err)
-	}
-	for home, want := range map[string]string{"": me.HomeDir, "relative": me.HomeDir, "/home/ada": "/home/ada"} {
-		env := withHome(func(name string) string { return map[string]string{"HOME": home, "USER": "ada"}[name] })
-		if got := env("HOME"); got != want || env("USER") != "ada" {
-			t.Errorf("HOME=%q: %q, want %q", home, got, want)
-		}
-	}
-}
-
 // A user of whom nobody knows a home directory: nothing of the working directory counts,
 // and nothing is written there.
 func TestHomeless(t *testing.T) {

@@ -326,7 +326,7 @@ func hipRig(t *testing.T) *rig {
 	for _, pci := range []string{"0000:01:00.0", "0000:02:00.0"} {
 		must(t, os.MkdirAll(filepath.Join(r.path("root"), "sys/bus/pci/drivers/amdgpu", pci), 0o700))
 	}
-	for _, name := range hidesHIP {
+	for _, name := range []string{"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"} {
 		r.set(name, "none")
 	}
 	return r

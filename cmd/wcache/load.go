@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/wcache/wcache/device/place"
 	"github.com/wcache/wcache/loader"
 )
 
@@ -34,11 +36,19 @@ func (a *app) load() *cobra.Command {
 				// model by hand, use `wcache warm`.
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
 			}
-			err := loader.Child(cmd.Context(), conn, open, memoryUsers)
+			err := loader.Child(cmd.Context(), conn, place.Open, memoryUsers)
 			if errors.As(err, new(*loader.Error)) { // the daemon says it, where the request ends
 				return &silent{exitFailed}
 			}
 			return err
 		},
 	}
+}
+
+// memoryUsers says who holds the memory of a job's device, "" where nobody can tell.
+func memoryUsers(ctx context.Context, name string) string {
+	if g := place.Users(ctx, name); g != nil {
+		return holders(*g)
+	}
+	return ""
 }

@@ -28,7 +28,7 @@ import (
 // the command starts by /proc/self/exe.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
-	case name == "wcache", len(os.Args) > 1 && slices.Contains([]string{"load", "health", "probe"}, os.Args[1]):
+	case name == "wcache", len(os.Args) > 1 && slices.Contains([]string{"load", "probe"}, os.Args[1]):
 		os.Exit(runOn(machine()))
 	case name == "service":
 		exit(service(os.Args[1:]))

@@ -106,7 +106,7 @@ func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	cmd.ExtraFiles = []*os.File{socket}
-	names := []string{nameTarget}
+	names := []string{"wcache"} // as the socket unit says
 	for _, s := range m.held {
 		// The command gets duplicates, which the caller closes when it has started.
 		n, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/wcache/wcache/cache"
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/visible"
 )
 
@@ -98,7 +99,7 @@ func metricsOf(s control.Status) []metric {
 	return list
 }
 
-func gpuMetrics(g control.GPU) []metric {
+func gpuMetrics(g device.GPU) []metric {
 	ok := 0.0
 	if g.State == "ok" {
 		ok = 1

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
 )
 
 // checkMetrics holds a text against the format of Prometheus, 0.0.4, and what
@@ -70,7 +71,7 @@ func TestMetrics(t *testing.T) {
 		Problems: []string{"a"}, Bytes: 61_096_329_216,
 		Counts:  control.Counts{Hits: 4, Loads: 3, Failed: 2, LoadedBytes: 1 << 40, LoadSeconds: 18.5, Misses: everyReason(map[string]int64{"new": 3})},
 		Entries: []control.Entry{{State: "ready", Engines: []control.Engine{engine, {PID: 7}}}, {State: "loading", Waiting: 2, Engines: []control.Engine{engine}}},
-		GPU:     &control.GPU{UUID: "GPU-1", Name: "NVIDIA H200", Driver: "580.1", State: "ok", Total: 100, Used: 60, Free: 40, Unowned: 50, Processes: []control.GPUProcess{{}}},
+		GPU:     &device.GPU{UUID: "GPU-1", Name: "NVIDIA H200", Driver: "580.1", State: "ok", Total: 100, Used: 60, Free: 40, Unowned: 50, Processes: []device.GPUProcess{{}}},
 	}
 	var out bytes.Buffer
 	a := &app{out: &out, gpu: "0"}

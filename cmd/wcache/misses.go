@@ -7,31 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/wcache/wcache/control"
-	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/explain"
 	"github.com/wcache/wcache/resolve"
-	"github.com/wcache/wcache/weights"
 )
-
-// unlike is a field in which a request differs from what was there for it.
-type unlike struct {
-	Field     string `json:"field"`
-	Engine    any    `json:"engine"`
-	Held      any    `json:"held"`      // null where nothing alike was held, or it has no such field
-	Directory any    `json:"directory"` // null where it isn't decided by a directory's files
-	Option    string `json:"option"`    // what changes it
-	knows     bool   // the directory decides
-}
-
-// explainedMiss is a miss with what explains it.
-type explainedMiss struct {
-	control.Miss
-	Differences []unlike `json:"differences"`
-}
 
 // explainLast tells why the last requests were not answered from memory.
 func (a *app) explainLast(ctx context.Context) error {
@@ -44,14 +26,7 @@ func (a *app) explainLast(ctx context.Context) error {
 	case err != nil:
 		return a.notServing(err)
 	}
-	list := make([]explainedMiss, 0, len(reply.Misses))
-	for i, m := range reply.Misses {
-		var files []fingerprint.Difference
-		if i == 0 { // the directories of the others may have changed since
-			files = fromDirectory(m)
-		}
-		list = append(list, explainedMiss{m, differences(m, files)})
-	}
+	list := explain.Misses(reply.Misses)
 	if a.json {
 		return a.printJSON(map[string]any{"schema": outputSchema, "misses": list})
 	}
@@ -67,98 +42,7 @@ func (a *app) explainLast(ctx context.Context) error {
 	return nil
 }
 
-// differences are the fields that explain a miss: those in which what was held is
-// another, and those in which the files of its directory say otherwise.
-func differences(m control.Miss, files []fingerprint.Difference) []unlike {
-	list := []unlike{}
-	at := func(field string) *unlike {
-		for i := range list {
-			if list[i].Field == field {
-				return &list[i]
-			}
-		}
-		engine, _ := m.Fingerprint.Get(field)
-		u := unlike{Field: field, Engine: engine, Option: fingerprint.OptionOf(field)}
-		if m.Held != nil {
-			u.Held, _ = m.Held.Fingerprint.Get(field)
-		}
-		list = append(list, u)
-		return &list[len(list)-1]
-	}
-	if m.Held != nil {
-		for _, field := range fingerprint.Compare(m.Fingerprint, m.Held.Fingerprint) {
-			at(field)
-		}
-	}
-	for _, d := range files {
-		if d.Blame == fingerprint.Unknown {
-			continue
-		}
-		u := at(d.Field)
-		u.Directory, u.knows = d.Computed, true
-	}
-	if m.Field != "" {
-		at(m.Field)
-	}
-	order := func(field string) int {
-		return slices.IndexFunc(m.Fingerprint.Fields(), func(f fingerprint.Field) bool { return f.Name == field })
-	}
-	slices.SortStableFunc(list, func(x, y unlike) int { return order(x.Field) - order(y.Field) })
-	return list
-}
-
-// fromDirectory compares a request with the directory that it was about: the one
-// that has its headers, else the one of what was most like it.
-func fromDirectory(m control.Miss) []fingerprint.Difference {
-	paths := m.Directories
-	if len(paths) == 0 && m.Held != nil {
-		paths = []string{m.Held.Model}
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	dir, err := weights.Open(paths[0])
-	if err != nil { // gone since, which the message of the miss may say
-		return nil
-	}
-	return fingerprint.Explain(m.Fingerprint, dir)
-}
-
-// outcomes are what became of a request, by its reason.
-var outcomes = map[string]string{
-	control.MissNew:     "was loaded: no such model was held",
-	control.MissOptions: "was loaded: what was held has other options",
-	control.MissLoading: "waited for a load that was under way",
-	control.MissChanged: "was loaded again: the files have changed",
-	control.MissRefused: "was refused: the engine loads by itself",
-	control.MissFailed:  "failed, and may be asked for again",
-}
-
-func outcome(reason string) string {
-	if text, ok := outcomes[reason]; ok {
-		return text
-	}
-	return reason // of a newer daemon
-}
-
-// asker names who asked.
-func asker(m control.Miss) string {
-	name := m.Comm
-	if name == "" {
-		name = "an engine"
-	}
-	return fmt.Sprintf("%s (pid %d)", name, m.PID)
-}
-
-// told is what was said to the engine.
-func told(m control.Miss) string {
-	if m.Field != "" && m.Message != "" {
-		return m.Field + ": " + m.Message
-	}
-	return m.Message
-}
-
-func (a *app) printMiss(m explainedMiss, now time.Time) {
+func (a *app) printMiss(m explain.Miss, now time.Time) {
 	p := a.palette(a.out)
 	styles := map[string]style{control.MissRefused: bad, control.MissFailed: bad}
 	var head table
@@ -191,7 +75,7 @@ func (a *app) printMiss(m explainedMiss, now time.Time) {
 		if m.Held != nil {
 			held = word(d.Held)
 		}
-		if d.knows {
+		if d.Decided {
 			directory = word(d.Directory)
 		}
 		t.add(strong.cell(d.Field), plain.cell(word(d.Engine)), plain.cell(held), plain.cell(directory), plain.cell(d.Option))
@@ -200,7 +84,7 @@ func (a *app) printMiss(m explainedMiss, now time.Time) {
 }
 
 // printEarlier lists requests before the last.
-func (a *app) printEarlier(list []explainedMiss, now time.Time) {
+func (a *app) printEarlier(list []explain.Miss, now time.Time) {
 	var t table
 	t.texts(faint, "BEFORE", "ENGINE", "KEY", "WHAT", "FIELDS")
 	for _, m := range list {

@@ -52,3 +52,7 @@ func jsonLine(v any) string {
 	b, _ := json.Marshal(v) // of what encodes
 	return string(visible.JSON(b)) + "\n"
 }
+
+// outputSchema is the number of what commands print in JSON, other than status,
+// which has one of its own: fields are only added.
+const outputSchema = 1

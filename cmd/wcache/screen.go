@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/device/place"
 )
 
 // screen is where people read a status.
@@ -75,7 +77,7 @@ func sureBy(e control.Entry) string {
 }
 
 // gpu words what the driver says of a GPU.
-func (x screen) gpu(g control.GPU) cell {
+func (x screen) gpu(g device.GPU) cell {
 	var parts []string
 	if g.Index >= 0 {
 		parts = append(parts, fmt.Sprint(g.Index))
@@ -98,7 +100,7 @@ func (x screen) gpu(g control.GPU) cell {
 // memory words how much is held, and of a GPU how full it is.
 func memory(s control.Status) string {
 	switch g := s.GPU; {
-	case s.Device.Kind == deviceHost:
+	case s.Device.Kind == place.Host:
 		return size(s.Bytes) + " cached in host memory"
 	case g == nil || g.Total == 0:
 		return size(s.Bytes) + " cached on the GPU"
@@ -108,7 +110,7 @@ func memory(s control.Status) string {
 }
 
 // processes words who else is on a GPU.
-func processes(list []control.GPUProcess) string {
+func processes(list []device.GPUProcess) string {
 	var parts []string
 	for _, p := range list[:min(len(list), mostProcesses)] {
 		text := fmt.Sprintf("pid %d", p.PID)

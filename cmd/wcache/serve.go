@@ -12,14 +12,21 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/activation"
+	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/client"
 	"github.com/wcache/wcache/config"
 	"github.com/wcache/wcache/control"
 	"github.com/wcache/wcache/daemon"
+	"github.com/wcache/wcache/daemon/listeners"
+	"github.com/wcache/wcache/device/place"
+	"github.com/wcache/wcache/internal/fd"
+	"github.com/wcache/wcache/internal/logqueue"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/weights/index"
@@ -29,6 +36,9 @@ const serveHelp = `Answer engines: run by systemd, which passes the sockets, or 
 
 It stays up and answers with the reason where it can't do something. SIGHUP reads
 the configuration again, SIGTERM ends it and frees what it holds.`
+
+// flushTime is how long the daemon's end waits for a log that isn't read.
+const flushTime = 2 * time.Second
 
 // memoryLimit is how much memory, in bytes, the daemon takes before Go collects all it
 // can: what it reads of model directories has 1 GiB, replies have 64 MiB, and the rest
@@ -75,7 +85,7 @@ func (a *app) serve() *cobra.Command {
 	f.StringVar(&o.config, "config", "", "configuration `FILE`, instead of the system's and the user's")
 	f.StringVar(&o.state, "state", "", "`FOLDER` of the manifest and the index (default: below $XDG_STATE_HOME)")
 	f.StringVar(&o.uuid, "uuid", "", "the device's `UUID`, which engines compare with their own")
-	f.StringVar(&o.instance, "instance", deviceHost, "`NAME` of this instance")
+	f.StringVar(&o.instance, "instance", place.Host, "`NAME` of this instance")
 	return c
 }
 
@@ -87,11 +97,11 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	at := a.placeOf(o.device)
+	at := place.Find(a.sysroot, a.env, o.device)
 	if o.uuid == "" {
-		o.uuid = at.uuid
+		o.uuid = at.UUID
 	}
-	if err := lend(); err != nil {
+	if err := fd.Lend(); err != nil {
 		return err
 	}
 	// Go ends a program that can't write its log, and systemd takes that for an end by
@@ -104,19 +114,29 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		o.config = absolute([]string{o.config})[0] // as messages name it
 	}
 	level := new(slog.LevelVar)
-	queue := newLogQueue(a.err, a.env)
+	queue := logqueue.New(a.err, logqueue.Loss(a.env))
 	a.err, a.flush = queue, func() { _ = queue.Close(flushTime) } // who doesn't read it is told nothing
-	log := slog.New(logHandler(queue, a.env, level))
+	log := slog.New(logqueue.Handler(queue, a.env, level))
 	notifier, err := activation.NewNotifier()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, notifier.Close()) }()
-	in, err := sockets(o)
-	if err != nil {
+	in, err := listeners.Open(absolute(o.listen), absolute(o.draft))
+	switch {
+	case errors.Is(err, listeners.ErrNone):
+		//diag starting
+		// `wcache serve` was started by hand without `--listen`, or by a unit without its socket
+		// unit. Give `--listen`, or start the socket unit. The exit status is 78.
+		return &hinted{
+			err:  errors.New("serve: no socket was passed"),
+			hint: fmt.Sprintf("systemctl --user enable --now wcache@%s.socket, unless this is root, or give --listen PATH", o.instance),
+			exit: exitConfig,
+		}
+	case err != nil:
 		return err
 	}
-	defer in.release()
+	defer in.Release()
 	x, indexPath, manifestPath := index.New(index.Options{}), filepath.Join(state, "index.json"), filepath.Join(state, "manifest.toml")
 	defer x.Close()
 	for _, path := range []string{indexPath, manifestPath} {
@@ -132,7 +152,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 		log.Warn("index of model directories starts anew", "err", err)
 	}
 	s, err := daemon.New(daemon.Options{
-		Instance: o.instance, Device: at.device, GPU: at.gpu, AMD: at.amd, Legacy: at.legacy, DeviceErr: at.err, UUID: o.uuid, Version: ownVersion(),
+		Instance: o.instance, Device: at.Device, GPU: at.GPU, AMD: at.AMD, Legacy: at.Legacy, DeviceErr: at.Err, UUID: o.uuid, Version: ownVersion(),
 		Configure: func() (config.Config, error) {
 			c, err := configuration(a.env, o.config, o.instance)
 			c.Roots = append(c.Roots, absolute(o.roots)...)
@@ -142,13 +162,13 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 			return c, err
 		},
 		Index: x, IndexPath: indexPath, Manifest: manifestPath,
-		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: queue, Env: at.env},
-		Health:       loader.Options{Command: []string{"/proc/self/exe", "health"}, Stderr: queue},
+		Loader:       loader.Options{Command: []string{"/proc/self/exe", "load"}, Stderr: queue, Env: at.Env},
+		Health:       loader.Options{Command: []string{"/proc/self/exe", "probe", "--brief"}, Stderr: queue},
 		Env:          a.env,
 		Log:          log,
 		LogProblem:   queue.Problem,
-		Store:        newStore(notifier, in.kept),
-		CheckSegment: at.check,
+		Store:        fdStore(notifier, in.Kept),
+		CheckSegment: at.Check,
 		Activated:    len(o.listen)+len(o.draft) == 0,
 		Status:       func(text string) { _ = notifier.Status(text) }, // only a display
 	})
@@ -159,18 +179,34 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	signal.Notify(hangup, unix.SIGHUP)
 	defer signal.Stop(hangup)
 	go reload(ctx, hangup, s, notifier, log)
-	s.Recover(in.kept)
+	s.Recover(in.Kept)
 	// Not before the weights are back: engines wait at the sockets meanwhile.
 	if err := notifier.Ready(); err != nil {
 		return err
 	}
-	stopWatchdog := watchdog(ctx, notifier, control.Path(in.listeners[0].Addr().String()), log)
-	defer stopWatchdog()
-	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(in.listeners))
-	err = s.Serve(ctx, in.listeners)
+	ping := func(ctx context.Context) error {
+		_, err := client.Do(ctx, control.Path(in.Listeners[0].Addr().String()), control.Request{Method: control.MethodPing}, nil)
+		return err
+	}
+	defer notifier.Watch(ctx, ping, log)()
+	log.Info("serving", "instance", o.instance, "version", ownVersion(), "sockets", len(in.Listeners))
+	err = s.Serve(ctx, in.Listeners)
 	return errors.Join(err, notifier.Stopping())
 }
 
+// fdStore is the fd store with what is in it, nil without a service manager.
+func fdStore(n *activation.Notifier, kept []daemon.Kept) cache.Store {
+	if n == nil {
+		return nil
+	}
+	var names []string
+	for _, k := range kept {
+		names = append(names, k.Name)
+	}
+	return activation.NewFDStore(n, names...)
+}
+
+// reload reads the configuration again with each signal, until ctx is done.
 func reload(ctx context.Context, hangup <-chan os.Signal, s *daemon.Server, n *activation.Notifier, log *slog.Logger) {
 	for {
 		select {
@@ -200,27 +236,4 @@ func (a *app) stateDir(o serveOptions) (string, error) {
 		return "", &hinted{err: err, hint: "set HOME or XDG_STATE_HOME, or give --state FOLDER", exit: exitConfig}
 	}
 	return filepath.Dir(path), nil
-}
-
-// configuration reads the file that is given, else those of the system and the user.
-func configuration(env func(string) string, file, instance string) (config.Config, error) {
-	paths := config.Paths(env)
-	if file != "" {
-		if _, err := os.Stat(file); err != nil {
-			return config.Config{}, fmt.Errorf("read configuration: %w", err)
-		}
-		paths = []string{file}
-	}
-	return config.Load(paths, instance, env)
-}
-
-func absolute(paths []string) []string {
-	var list []string
-	for _, p := range paths {
-		if abs, err := filepath.Abs(p); err == nil {
-			p = abs
-		}
-		list = append(list, p)
-	}
-	return list
 }

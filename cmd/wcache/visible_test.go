@@ -24,8 +24,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/doctor"
 	"github.com/wcache/wcache/fingerprint"
+	"github.com/wcache/wcache/internal/logqueue"
 )
 
 // evil is a name that colours, clears the screen, asks the terminal to answer, draws a
@@ -64,7 +66,7 @@ func TestNamesOnATerminal(t *testing.T) {
 	engine := []control.Engine{{PID: 7, Comm: evil}}
 	status := control.Status{
 		Schema: control.Schema, Instance: evil, State: "serving", PID: 7, Since: time.Now(), Version: control.Version{Daemon: evil}, Socket: evil,
-		Device: control.Device{Kind: evil}, GPU: &control.GPU{UUID: evil, Name: evil, Driver: evil, State: evil, Processes: []control.GPUProcess{{PID: 7, Comm: evil}}},
+		Device: control.Device{Kind: evil}, GPU: &device.GPU{UUID: evil, Name: evil, Driver: evil, State: evil, Processes: []device.GPUProcess{{PID: 7, Comm: evil}}},
 		Problems: []string{evil}, Entries: []control.Entry{{
 			Key: evil, Model: "/models/" + evil, Sure: evil, State: "loading", Engines: engine, Fingerprint: key, Used: time.Now(),
 			Progress: &control.Progress{Waiting: evil},
@@ -159,7 +161,7 @@ func TestChecksOnATerminal(t *testing.T) {
 func TestLogOnATerminal(t *testing.T) {
 	for _, stream := range []string{"", "8:1"} {
 		var out bytes.Buffer
-		log := slog.New(logHandler(&out, func(string) string { return stream }, slog.LevelDebug))
+		log := slog.New(logqueue.Handler(&out, func(string) string { return stream }, slog.LevelDebug))
 		log.Info(evil, "model", evil, "err", errors.New(evil), "list", []string{evil})
 		harmless(t, "log", out.String())
 	}

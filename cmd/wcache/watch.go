@@ -20,7 +20,7 @@ import (
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	home        = "\x1b[H"
+	topLeft     = "\x1b[H"
 	restOfLine  = "\x1b[K"
 	restOfPage  = "\x1b[J"
 )
@@ -71,22 +71,13 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 	return err
 }
 
-// drawInto writes a status as show does, in JSON as one line.
-func (a *app) drawInto(b *bytes.Buffer, s control.Status) {
-	if a.json {
-		b.WriteString(jsonLine(s))
-		return
-	}
-	screen{out: b, palette: a.palette(a.out), now: time.Now(), notes: a.notes(s)}.status(s)
-}
-
 // page draws a text over what was drawn before, as far as there are rows for it.
 func page(text string, rows int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 1 && len(lines) > rows-1 {
 		lines = lines[:rows-1]
 	}
-	return home + strings.Join(lines, restOfLine+"\n") + restOfLine + "\n" + restOfPage
+	return topLeft + strings.Join(lines, restOfLine+"\n") + restOfLine + "\n" + restOfPage
 }
 
 // rows of the terminal, 0 if it doesn't say.

@@ -119,7 +119,7 @@ func TestWatchTerminal(t *testing.T) {
 		t.Errorf("the terminal is changed:\n%s", diff)
 	}
 	colours := strings.NewReplacer("wcache@host", "\x1b[1mwcache@host\x1b[0m", "serving", "\x1b[32mserving\x1b[0m").Replace(block(0))
-	drawn := enterScreen + home + strings.ReplaceAll(colours, "\n", restOfLine+"\r\n") + restOfPage
+	drawn := enterScreen + topLeft + strings.ReplaceAll(colours, "\n", restOfLine+"\r\n") + restOfPage
 	if diff := cmp.Diff(drawn, fresh(page)); diff != "" {
 		t.Errorf("page: -want +got:\n%s", diff)
 	}

@@ -4,12 +4,16 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/wcache/wcache/control"
+	"github.com/wcache/wcache/device"
+	"github.com/wcache/wcache/explain"
 	"github.com/wcache/wcache/fingerprint"
 )
 
@@ -127,4 +131,106 @@ func period(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+// seconds words how long a load took.
+func seconds(s float64) string {
+	if s < 1 {
+		return fmt.Sprintf("%.0f ms", s*1000)
+	}
+	return fmt.Sprintf("%.1f s", s)
+}
+
+// word writes a value as Python would, which is how an engine's options read.
+func word(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case bool:
+		if v {
+			return "True"
+		}
+		return "False"
+	case fingerprint.Tuple:
+		var list []string
+		for _, x := range v {
+			list = append(list, word(x))
+		}
+		return "(" + strings.Join(list, ", ") + ")"
+	}
+	return fmt.Sprint(v)
+}
+
+// outcomes are what became of a request, by its reason.
+var outcomes = map[string]string{
+	control.MissNew:     "was loaded: no such model was held",
+	control.MissOptions: "was loaded: what was held has other options",
+	control.MissLoading: "waited for a load that was under way",
+	control.MissChanged: "was loaded again: the files have changed",
+	control.MissRefused: "was refused: the engine loads by itself",
+	control.MissFailed:  "failed, and may be asked for again",
+}
+
+func outcome(reason string) string {
+	if text, ok := outcomes[reason]; ok {
+		return text
+	}
+	return reason // of a newer daemon
+}
+
+// asker names who asked.
+func asker(m control.Miss) string {
+	name := m.Comm
+	if name == "" {
+		name = "an engine"
+	}
+	return fmt.Sprintf("%s (pid %d)", name, m.PID)
+}
+
+// told is what was said to the engine.
+func told(m control.Miss) string {
+	if m.Field != "" && m.Message != "" {
+		return m.Field + ": " + m.Message
+	}
+	return m.Message
+}
+
+// mostHolders is how many processes a message names.
+const mostHolders = 8
+
+// holders words who holds a GPU's memory, whoever has most of it first.
+func holders(g device.GPU) string {
+	var who []string
+	list := slices.Clone(g.Processes)
+	slices.SortStableFunc(list, func(a, b device.GPUProcess) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	for i, p := range list {
+		if i == mostHolders {
+			who = append(who, fmt.Sprintf("%d more", len(list)-i))
+			break
+		}
+		name := p.Comm
+		if name == "" {
+			name = "a process"
+		}
+		text := fmt.Sprintf("%s (pid %d)", name, p.PID)
+		if p.Bytes >= 0 {
+			text += " " + size(p.Bytes)
+		}
+		who = append(who, text)
+	}
+	if g.Unowned > 0 {
+		who = append(who, size(g.Unowned)+" of no process")
+	}
+	if len(who) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s are used: %s", size(g.Used), size(g.Total), strings.Join(who, ", "))
+}
+
+// loaded words how wcache would load a key, or that it would not.
+func loaded(l explain.Loading) string {
+	if l.Refusal != "" {
+		return "not loaded by wcache: " + l.Refusal
+	}
+	return "loaded by " + l.Loader + ", " + size(l.Bytes)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/device/cuda"
 )
 
@@ -19,7 +20,7 @@ func TestLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&cuda.Facts{UUID: uuid, CUDA: 13000, ComputeMode: 3, Exports: true}, got); diff != "" {
+	if diff := cmp.Diff(&device.CUDA{CUDAVersion: 13000, ComputeMode: 3, Exports: true}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	var unknown *cuda.NotFound

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 
 // Package nvml reads what a person wants to know about a GPU: what it is called,
-// how full it is, and of whom. It asks the NVIDIA Management Library, which is not
-// linked but loaded when [Find] is called, and needs no context on a GPU.
+// how well it is, how full, and of whom. It asks the NVIDIA Management Library, which is
+// not linked but loaded when [Look] is called, and needs no context on a GPU.
 //
 // Names follow NVML's reference: the uuid, GPU-… or MIG-…, is the one identity;
 // indexes are in PCI order, whatever CUDA_VISIBLE_DEVICES says.
@@ -14,38 +14,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/wcache/wcache/device"
 )
-
-// GPU is what NVML says at one moment about a GPU, or a MIG slice of one. If Err is
-// set the fields after it are as far as they could be read; a GPU that is lost or
-// needs a reset may have none of them.
-type GPU struct {
-	Driver string // version of the driver, such as 580.159.03
-	Index  int    // -1 for a slice, and where it isn't known
-	Err    error  // an nvml.Return at its end
-	UUID   string // GPU-… or MIG-…
-	Name   string // such as NVIDIA H200
-	PCI    string // bus address, such as 00000000:19:00.0
-	Total  int64  // bytes of memory, less what the driver reserves if it says so
-	Used   int64  // bytes, of all processes and of memory without one
-	Free   int64  // bytes
-	// Uncorrected counts the errors of the whole GPU's memory that ECC could not
-	// correct, since the driver was loaded; -1 where nothing counts them.
-	Uncorrected int64
-	// Reset tells that the driver wants the GPU reset, or the machine restarted.
-	Reset     bool
-	Processes []Process // by pid
-}
-
-// Process is a process with a context on a GPU, for computing or for graphics.
-type Process struct {
-	PID   int
-	Bytes int64 // of GPU memory, -1 if the driver doesn't say
-}
 
 // NoDriver is the error of a machine on which NVML can't be asked.
 type NoDriver struct {
@@ -63,44 +40,74 @@ func (e *NoDriver) Unwrap() error { return e.Err }
 
 const libraryName = "libnvidia-ml.so.1"
 
-// Find asks about the GPU, or MIG slice, of that uuid. It takes some milliseconds,
+// Advice for a GPU by which weights are gone.
+const (
+	kernelLog   = "; the kernel's log (dmesg, NVRM: Xid) says why"
+	adviceLost  = "it has fallen off the bus: restart the machine, which frees what all instances hold" + kernelLog
+	adviceGone  = "nvidia-smi -L lists the GPUs that are"
+	adviceReset = "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine, which frees what all instances hold" + kernelLog
+)
+
+// Look asks about the GPU, or MIG slice, of that uuid. It takes some milliseconds,
 // and a second or more where no persistence daemon runs; a GPU that is lost can keep
 // it for ever. It is not safe for concurrent use.
 //
-// The error is a *NoDriver if nothing could be asked at all. One that the driver
-// doesn't know is the Err of the GPU: an nvml.Return, which is the one of a GPU that
-// is lost if there is one that can't say its name any more.
-func Find(uuid string) (*GPU, error) { return find(libraryName, uuid) }
+// That the library can't be asked is an answer too, of the state [device.GPUUnknown].
+// A GPU that the driver doesn't know is lost if there is one that can't say its name
+// any more.
+func Look(uuid string) device.GPU { return look(libraryName, uuid) }
 
-func find(library, uuid string) (*GPU, error) {
+func look(library, uuid string) device.GPU {
+	g := device.GPU{UUID: uuid, Index: -1, Uncorrected: -1, Processes: []device.GPUProcess{}}
+	reset, err := read(&g, library)
+	g.Checked = time.Now().UTC()
+	switch {
+	case errors.As(err, new(*NoDriver)): // whatever it is, it says nothing of the GPU
+		g.State, g.Reason = device.GPUUnknown, err.Error()
+	case errors.Is(err, nvml.ERROR_GPU_IS_LOST):
+		g.State, g.Reason = device.GPULost, adviceLost
+	case reset || errors.Is(err, nvml.ERROR_RESET_REQUIRED):
+		g.State, g.Reason = device.GPUReset, adviceReset
+	case errors.Is(err, nvml.ERROR_NOT_FOUND):
+		g.State, g.Reason = device.GPUAbsent, adviceGone
+	case err != nil:
+		g.State, g.Reason = device.GPUUnknown, err.Error()
+	default:
+		g.State = device.GPUOK
+	}
+	return g
+}
+
+// read fills in what there is to know of the GPU of g's uuid, and tells whether the
+// driver wants it reset. The error is a *NoDriver if nothing could be asked at all. One
+// about the GPU wraps an nvml.Return; what could be read is there all the same.
+func read(g *device.GPU, library string) (reset bool, err error) {
 	lib := nvml.New(nvml.WithLibraryPath(library))
 	if r := lib.Init(); r != nvml.SUCCESS {
-		return nil, noDriver(library, r)
+		return false, noDriver(library, r)
 	}
 	defer func() { _ = lib.Shutdown() }() // all is read by then
 	driver, r := lib.SystemGetDriverVersion()
 	if r != nvml.SUCCESS {
-		return nil, fmt.Errorf("ask NVML for the driver's version: %w", r)
+		return false, fmt.Errorf("ask NVML for the driver's version: %v", r)
 	}
-	d, r := lib.DeviceGetHandleByUUID(uuid)
+	g.Driver = driver
+	d, r := lib.DeviceGetHandleByUUID(g.UUID)
 	if r != nvml.SUCCESS {
 		if lost := anyLost(lib); lost != nvml.SUCCESS && r == nvml.ERROR_NOT_FOUND {
 			r = lost
 		}
-		return &GPU{Driver: driver, Index: -1, UUID: uuid, Uncorrected: -1, Err: fmt.Errorf("open GPU %s: %w", uuid, r)}, nil
+		return false, fmt.Errorf("open GPU %s: %w", g.UUID, r)
 	}
-	index := -1
-	if i, r := d.GetIndex(); r == nvml.SUCCESS && !isSlice(uuid) {
-		index = i
+	if i, r := d.GetIndex(); r == nvml.SUCCESS && !isSlice(g.UUID) {
+		g.Index = i
 	}
-	g := readGPU(lib, d, index)
-	g.Driver, g.UUID = driver, uuid
-	return &g, nil
+	return readDevice(g, lib, d)
 }
 
 // Slices gives the uuids of the MIG slices that a GPU is cut into, none where it is whole
-// or the library knows of no such thing. It may keep the caller as [Find] may. The error is
-// as of that.
+// or the library knows of no such thing. It may keep the caller as [Look] may. The error is
+// a *NoDriver if nothing could be asked at all.
 func Slices(uuid string) ([]string, error) { return slicesOf(libraryName, uuid) }
 
 func slicesOf(library, uuid string) ([]string, error) {
@@ -149,24 +156,17 @@ func anyLost(lib nvml.Interface) nvml.Return {
 // isSlice tells a MIG slice by its name.
 func isSlice(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// readGPU reads as much as the GPU answers.
-func readGPU(lib nvml.Interface, d nvml.Device, index int) GPU {
-	g := GPU{Index: index, Uncorrected: -1}
+// readDevice reads as much as the GPU answers. The error is the first of those calls that
+// concern whether it is well.
+func readDevice(g *device.GPU, lib nvml.Interface, d nvml.Device) (reset bool, err error) {
 	note := func(what string, r nvml.Return) {
-		if r != nvml.SUCCESS && g.Err == nil {
-			g.Err = fmt.Errorf("read %s of GPU %d: %w", what, index, r)
+		if r != nvml.SUCCESS && err == nil {
+			err = fmt.Errorf("read %s of GPU %d: %w", what, g.Index, r)
 		}
 	}
 	var r nvml.Return
-	g.UUID, r = d.GetUUID()
-	note("uuid", r)
 	g.Name, r = d.GetName()
 	note("name", r)
-	pci, r := d.GetPciInfo()
-	if !isSlice(g.UUID) {
-		note("address", r)
-	}
-	g.PCI = text(pci.BusId[:])
 	// A call that an older library lacks would end the process.
 	if lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil {
 		mem, r := d.GetMemoryInfo_v2()
@@ -182,11 +182,16 @@ func readGPU(lib nvml.Interface, d nvml.Device, index int) GPU {
 	if r != nvml.ERROR_NOT_SUPPORTED && r != nvml.ERROR_NO_PERMISSION {
 		note("processes", r)
 	}
+	g.Unowned = g.Used
+	for _, p := range g.Processes {
+		g.Unowned -= max(p.Bytes, 0)
+	}
+	g.Unowned = max(g.Unowned, 0)
 	whole := d
 	if isSlice(g.UUID) {
 		if whole, r = d.GetDeviceHandleFromMigDeviceHandle(); r != nvml.SUCCESS {
 			note("whole", r)
-			return g
+			return false, err
 		}
 	}
 	n, r := whole.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
@@ -197,8 +202,7 @@ func readGPU(lib nvml.Interface, d nvml.Device, index int) GPU {
 	default:
 		note("memory errors", r)
 	}
-	g.Reset = wantsReset(whole)
-	return g
+	return wantsReset(whole), err
 }
 
 // wantsReset asks what the driver would have done about errors that it has seen.
@@ -217,50 +221,29 @@ func wantsReset(d nvml.Device) bool {
 }
 
 // processes lists those that compute and those that draw, each once.
-func processes(d nvml.Device) ([]Process, nvml.Return) {
+func processes(d nvml.Device) ([]device.GPUProcess, nvml.Return) {
+	out := []device.GPUProcess{}
 	list, r := d.GetComputeRunningProcesses()
 	if r != nvml.SUCCESS {
-		return nil, r
+		return out, r
 	}
 	drawing, r := d.GetGraphicsRunningProcesses()
 	if r == nvml.SUCCESS { // slices and some servers' GPUs don't draw
 		list = append(list, drawing...)
 	}
-	var out []Process
 	for _, p := range list {
 		bytes := int64(-1)
 		if p.UsedGpuMemory != math.MaxUint64 { // NVML_VALUE_NOT_AVAILABLE
 			bytes = int64(p.UsedGpuMemory)
 		}
-		if !slices.ContainsFunc(out, func(x Process) bool { return x.PID == int(p.Pid) }) {
-			out = append(out, Process{PID: int(p.Pid), Bytes: bytes})
+		if !slices.ContainsFunc(out, func(x device.GPUProcess) bool { return x.PID == int(p.Pid) }) {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.Pid)) // of another namespace, or ended
+			out = append(out, device.GPUProcess{PID: int(p.Pid), Comm: strings.TrimSpace(string(comm)), Bytes: bytes})
 		}
 	}
-	slices.SortFunc(out, func(a, b Process) int { return a.PID - b.PID })
+	slices.SortFunc(out, func(a, b device.GPUProcess) int { return a.PID - b.PID })
 	return out, nvml.SUCCESS
 }
-
-// text is a C string.
-func text(s []int8) string {
-	var b []byte
-	for _, c := range s {
-		if c == 0 {
-			break
-		}
-		b = append(b, byte(c))
-	}
-	return string(b)
-}
-
-// Lost tells whether the GPU has fallen off the bus.
-func (g GPU) Lost() bool { return errors.Is(g.Err, nvml.ERROR_GPU_IS_LOST) }
-
-// NeedsReset tells whether the GPU can't be used before it is reset, or the
-// machine is restarted.
-func (g GPU) NeedsReset() bool { return g.Reset || errors.Is(g.Err, nvml.ERROR_RESET_REQUIRED) }
-
-// Absent tells whether the driver knows no GPU of this name.
-func (g GPU) Absent() bool { return errors.Is(g.Err, nvml.ERROR_NOT_FOUND) }
 
 func noDriver(library string, r nvml.Return) error {
 	e := &NoDriver{Err: r, Do: "see what nvidia-smi says"}

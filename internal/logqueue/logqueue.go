@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MIT
 
 // Package logqueue stands between a program and a log that may not be read: who logs
-// is never kept waiting, and what could not be kept is counted.
+// is never kept waiting, and what could not be kept is counted. [Handler] is how a record
+// is written to such a log.
 package logqueue
 
 import (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/internal/testmain"
 )
 
@@ -44,16 +45,16 @@ func TestAsk(t *testing.T) {
 			}
 		})
 	}
-	h, err := Ask(t.Context(), Options{Command: []string{"/bin/sh", "-c", `echo "{\"uuid\":\"$1\",\"state\":\"lost\",\"used_bytes\":10,\"processes\":[{\"pid\":1,\"bytes\":4},{\"pid\":2,\"bytes\":-1}]}"`, "sh"}}, "GPU-1")
+	h, err := Ask(t.Context(), Options{Command: []string{"/bin/sh", "-c", `echo "{\"uuid\":\"$1\",\"state\":\"lost\",\"used_bytes\":10,\"unowned_bytes\":6,\"processes\":[{\"pid\":1,\"bytes\":4},{\"pid\":2,\"bytes\":-1}]}"`, "sh"}}, "GPU-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Health{UUID: "GPU-1", State: GPULost, Used: 10, Processes: []Process{{PID: 1, Bytes: 4}, {PID: 2, Bytes: -1}}}
+	want := &device.GPU{UUID: "GPU-1", State: device.GPULost, Used: 10, Unowned: 6, Processes: []device.GPUProcess{{PID: 1, Bytes: 4}, {PID: 2, Bytes: -1}}}
 	if diff := cmp.Diff(want, h); diff != "" {
 		t.Error(diff)
 	}
-	if !h.Gone() || h.Unowned() != 6 {
-		t.Errorf("gone %v, %d bytes of no process", h.Gone(), h.Unowned())
+	if !h.Gone() {
+		t.Error("a GPU that is lost isn't gone")
 	}
 	if _, err := Ask(t.Context(), Options{Command: []string{"/none"}}, "GPU-1"); err == nil {
 		t.Error("no error without a program")

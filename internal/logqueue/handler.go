@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package main
+package logqueue
 
 import (
 	"bytes"
@@ -9,32 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"time"
-
-	"github.com/wcache/wcache/internal/logqueue"
 )
 
-// flushTime is how long the daemon's end waits for a log that isn't read.
-const flushTime = 2 * time.Second
-
-// newLogQueue is what the daemon logs to, its children's errors and its own last word
-// included, instead of standard error: a pipe or a journal that nobody reads would stop
-// every request at its first record.
-func newLogQueue(out io.Writer, env func(string) string) *logqueue.Queue {
-	return logqueue.New(out, func(dropped int) []byte {
-		var line bytes.Buffer
-		//diag serving
-		// The program that reads the log, such as the journal, stopped reading for a while, and so
-		// many lines are missing here. Requests went on, and `wcache status` showed it; see why the
-		// reader was slow.
-		slog.New(logHandler(&line, env, slog.LevelInfo)).Warn("log was not read, and records are dropped", "records", dropped)
-		return line.Bytes()
-	})
-}
-
-// logHandler writes a line a record. The journal keeps time and level itself: it
-// gets the level as the prefix that sd-daemon(3) describes, and no time.
-func logHandler(out io.Writer, env func(string) string, level slog.Leveler) slog.Handler {
+// Handler writes a line per record to out. Where env says that the journal reads standard
+// error, a record gets its level as the prefix that sd-daemon(3) describes, and no time,
+// which the journal keeps itself.
+func Handler(out io.Writer, env func(string) string, level slog.Leveler) slog.Handler {
 	if env("JOURNAL_STREAM") == "" {
 		return slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})
 	}
@@ -49,6 +29,19 @@ func logHandler(out io.Writer, env func(string) string, level slog.Leveler) slog
 		},
 	})
 	return &journal{Handler: text, out: p}
+}
+
+// Loss words records that were dropped as a record of [Handler]'s, for [New].
+func Loss(env func(string) string) func(dropped int) []byte {
+	return func(dropped int) []byte {
+		var line bytes.Buffer
+		//diag serving
+		// The program that reads the log, such as the journal, stopped reading for a while, and so
+		// many lines are missing here. Requests went on, and `wcache status` showed it; see why the
+		// reader was slow.
+		slog.New(Handler(&line, env, slog.LevelInfo)).Warn("log was not read, and records are dropped", "records", dropped)
+		return line.Bytes()
+	}
 }
 
 // journal puts a record's level before its line.

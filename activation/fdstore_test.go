@@ -1,37 +1,33 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package main
+package activation_test
 
 import (
-	"net"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/wcache/wcache/activation"
-	"github.com/wcache/wcache/daemon"
 	"github.com/wcache/wcache/internal/fd"
 )
 
 // However many descriptors come at once, no more are sent than the manager keeps: those
 // that are too many it would close, and tell nobody.
-func TestStoreAtOnce(t *testing.T) {
-	dir := manualDir(t)
-	path := filepath.Join(dir, "notify")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	must(t, err)
-	defer l.Close()
-	t.Setenv("NOTIFY_SOCKET", path)
-	t.Setenv("WCACHE_FDSTORE", "5")
-	n, err := activation.NewNotifier()
-	must(t, err)
-	defer n.Close()
+func TestFDStoreAtOnce(t *testing.T) {
+	path := filepath.Join(shortDir(t), "notify")
+	newManager(t, path)
+	n, err := start(t, "NOTIFY_SOCKET="+path, "WCACHE_FDSTORE=5")
+	if err != nil {
+		t.Fatal(err)
+	}
 	f, err := fd.Sealed("wcache-test", []byte("x"))
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.Close()
-	s := newStore(n, []daemon.Kept{{Name: "k"}})
+	s := activation.NewFDStore(n, "k")
 	var kept, refused atomic.Int64
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -47,9 +43,11 @@ func TestStoreAtOnce(t *testing.T) {
 	if kept.Load() != 4 || refused.Load() != 4 {
 		t.Errorf("%d are kept, %d refused", kept.Load(), refused.Load())
 	}
-	must(t, s.Remove("k"))
-	must(t, s.Room(1))
-	must(t, s.Put("z", f))
+	for what, err := range map[string]error{"remove": s.Remove("k"), "room": s.Room(1), "put": s.Put("z", f)} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	if err := s.Room(1); err == nil {
 		t.Error("there is room for a sixth")
 	}
