@@ -27,13 +27,6 @@ import (
 // firstFD is SD_LISTEN_FDS_START: passed descriptors are numbered from here.
 const firstFD = 3
 
-// NamesBytes is how long the names of all descriptors that a service is started
-// with may be together, one more byte counted for each. They travel in one
-// environment string (Linux's MAX_ARG_STRLEN is 128 KiB), and a service whose
-// string is longer can't be executed any more, again and again. Sockets count
-// as well as what is in the fd store.
-const NamesBytes = 128<<10 - len("LISTEN_FDNAMES=")
-
 // maxFiles is the default of fs.nr_open, more than which no process has.
 const maxFiles = 1 << 20
 
@@ -120,7 +113,7 @@ func (f File) Listener() (*net.UnixListener, error) {
 	file := os.NewFile(uintptr(f.Disown()), f.Name)
 	defer file.Close()
 	// A connected socket would make a listener too, and fail at each Accept.
-	if err := expect(file, 1, "listening"); err != nil {
+	if err := expectListening(file); err != nil {
 		return nil, fmt.Errorf("listen on passed descriptor %q: %v", f.Name, err)
 	}
 	l, err := net.FileListener(file)
@@ -135,28 +128,8 @@ func (f File) Listener() (*net.UnixListener, error) {
 	return u, nil
 }
 
-// Conn makes a connection of a Unix stream socket that was in the fd store. The
-// file is closed in any case; the connection has a descriptor of its own.
-func (f File) Conn() (*net.UnixConn, error) {
-	file := os.NewFile(uintptr(f.Disown()), f.Name)
-	defer file.Close()
-	if err := expect(file, 0, "connected"); err != nil {
-		return nil, fmt.Errorf("adopt connection %q: %v", f.Name, err)
-	}
-	c, err := net.FileConn(file)
-	if err != nil {
-		return nil, fmt.Errorf("adopt connection %q: %v", f.Name, err)
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		_ = c.Close() // it was never used
-		return nil, fmt.Errorf("adopt connection %q: it is a %s socket", f.Name, c.LocalAddr().Network())
-	}
-	return u, nil
-}
-
-// expect checks that file is a stream socket in the state told by SO_ACCEPTCONN.
-func expect(file *os.File, accepts int, state string) error {
+// expectListening checks that file is a stream socket that is listened on.
+func expectListening(file *os.File) error {
 	if file == nil {
 		return errors.New("it is closed")
 	}
@@ -169,8 +142,8 @@ func expect(file *os.File, accepts int, state string) error {
 	if err != nil {
 		return err
 	}
-	if kind != unix.SOCK_STREAM || got != accepts {
-		return fmt.Errorf("it is no %s stream socket", state)
+	if kind != unix.SOCK_STREAM || got != 1 {
+		return errors.New("it is no listening stream socket")
 	}
 	return nil
 }

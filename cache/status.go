@@ -93,13 +93,6 @@ func (e *Entry) status() Status {
 	return s
 }
 
-// Holds reports whether there is an entry of what is wanted, ready or being loaded.
-func (c *Cache) Holds(want Want) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.entries[want.ID()] != nil
-}
-
 // Empty reports whether the cache holds nothing and loads nothing.
 func (c *Cache) Empty() bool {
 	c.mu.Lock()

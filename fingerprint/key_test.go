@@ -135,16 +135,10 @@ func TestKeyText(t *testing.T) {
 	k := mustKey(t,
 		Field{"model", "org/модель <&>"}, Field{"quote", "a\"\\\n\x01😀="}, Field{"n", -3}, Field{"f", 1.0}, Field{"e", 1e300}, Field{"revision", nil},
 		Field{"b", true}, Field{"t", Tuple{Tuple{"fp8", int64(1)}, Tuple{}}})
-	wantLines := []string{
-		`model="org/\u043c\u043e\u0434\u0435\u043b\u044c <&>"`, `quote="a\"\\\n\u0001\ud83d\ude00="`, `n=-3`, `f=1.0`, `e=1e+300`, `revision=null`,
-		`b=true`, `t=[["fp8",1],[]]`,
-	}
-	if diff := cmp.Diff(wantLines, k.Lines()); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
-	back, err := ParseLines(k.Lines())
-	if diff := cmp.Diff(k.Fields(), back.Fields()); diff != "" || err != nil {
-		t.Errorf("%v, lines and back (-want +got):\n%s", err, diff)
+	want := `{"model":"org/\u043c\u043e\u0434\u0435\u043b\u044c <&>","quote":"a\"\\\n\u0001\ud83d\ude00=","n":-3,"f":1.0,"e":1e+300,"revision":null,` +
+		`"b":true,"t":[["fp8",1],[]]}`
+	if b, err := k.MarshalJSON(); err != nil || string(b) != want {
+		t.Errorf("got %s, %v", b, err)
 	}
 	b, err := json.Marshal(k)
 	if err != nil {
@@ -177,11 +171,6 @@ func TestKeyTextRefuses(t *testing.T) {
 			t.Errorf("%.60s: %v, want %s", text, err, want)
 		}
 	}
-	for _, line := range []string{"", "a", "a=", "a=]", "a={}", "a=1 2", "=1"} {
-		if k, err := ParseLines([]string{line}); err == nil {
-			t.Errorf("%q gives %v", line, k.Fields())
-		}
-	}
 }
 
 func FuzzKeyJSON(f *testing.F) {
@@ -205,24 +194,6 @@ func FuzzKeyJSON(f *testing.F) {
 		var again Key
 		if err := again.UnmarshalJSON(text); err != nil || !k.Equal(again) || k.ID() != again.ID() {
 			t.Fatalf("%s reads back as another key: %v", text, err)
-		}
-		if lines, err := ParseLines(k.Lines()); err == nil && !k.Equal(lines) {
-			t.Fatalf("%q reads back as another key", k.Lines())
-		}
-	})
-}
-
-func FuzzParseLines(f *testing.F) {
-	f.Add(strings.Join(layoutKey(f, "llama-tp1r0").Lines(), "\n"))
-	f.Add("a=[[\"b\",1.5e-7],null,false]\n=1")
-	f.Fuzz(func(t *testing.T, text string) {
-		k, err := ParseLines(strings.Split(text, "\n"))
-		if err != nil {
-			return
-		}
-		again, err := ParseLines(k.Lines())
-		if err != nil || !k.Equal(again) || k.ID() != again.ID() {
-			t.Fatalf("%q reads back as another key: %v", k.Lines(), err)
 		}
 	})
 }

@@ -101,44 +101,6 @@ func readJSON(d *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// Lines writes each field as "name=value", the value in JSON: a form for files
-// whose own tables know neither order nor null. [ParseLines] reads it.
-func (k Key) Lines() []string {
-	lines := make([]string, len(k.fields))
-	for i, f := range k.fields {
-		lines[i] = f.Name + "=" + string(appendJSON(nil, f.Value))
-	}
-	return lines
-}
-
-// ParseLines reads what [Key.Lines] wrote.
-func ParseLines(lines []string) (Key, error) {
-	if len(lines) > maxFields {
-		return Key{}, fmt.Errorf("parse key: %d fields are over the limit of %d", len(lines), maxFields)
-	}
-	fields := make([]Field, len(lines))
-	for i, line := range lines {
-		name, value, ok := strings.Cut(line, "=")
-		if !ok || len(value) > maxText {
-			return Key{}, fmt.Errorf("parse key: %.40q is not name=value", line)
-		}
-		d := json.NewDecoder(strings.NewReader(value))
-		d.UseNumber()
-		v, err := readJSON(d, 0)
-		if err != nil {
-			return Key{}, fmt.Errorf("parse key: field %.40q: %w", name, err)
-		}
-		if _, err := d.Token(); err != io.EOF {
-			return Key{}, fmt.Errorf("parse key: field %.40q: text after the value", name)
-		}
-		fields[i] = Field{name, v}
-	}
-	return NewKey(fields)
-}
-
-// FormatValue is a value as people read it in a difference: JSON, as in Lines.
-func FormatValue(v any) string { return string(appendJSON(nil, v)) }
-
 // appendJSON writes a value of a key.
 func appendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
