@@ -32,27 +32,50 @@ func (s *Server) status() control.Status {
 		out.Socket = s.paths[0]
 	}
 	s.mu.Unlock()
-	if text := gpuProblem(out.GPU); text != "" {
-		out.Problems = append(out.Problems, text)
-	}
-	if text := s.o.LogProblem(); text != "" {
-		out.Problems = append(out.Problems, text)
-	}
-	for _, err := range append([]error{s.o.DeviceErr, s.configProblem(), s.manifest.problem()}, s.claims.problems()...) {
-		if err != nil {
-			out.Problems = append(out.Problems, err.Error())
-		}
-	}
-	out.Problems = append(out.Problems, rootProblems(out.Roots)...)
-	out.Problems = append(out.Problems, damagedFiles(entries)...)
 	for _, e := range entries {
 		out.Bytes += e.Bytes
 		out.Entries = append(out.Entries, entry(e))
-		if e.NotKept != "" {
-			out.Problems = append(out.Problems, fmt.Sprintf("%.12s would not outlive the daemon: %s", e.Key.ID(), e.NotKept))
-		}
+	}
+	for _, p := range s.problems(&out, entries) {
+		out.Problems = append(out.Problems, p.Text)
+		out.Findings = append(out.Findings, p)
 	}
 	return out
+}
+
+// problems are what is wrong now.
+func (s *Server) problems(status *control.Status, entries []cache.Status) (list []control.Problem) {
+	add := func(code control.ProblemCode, texts ...string) {
+		for _, text := range texts {
+			if text != "" {
+				list = append(list, control.Problem{Code: code, Text: text})
+			}
+		}
+	}
+	add(control.GPUUnusable, gpuProblem(status.GPU))
+	add(control.LogNotRead, s.o.LogProblem())
+	add(control.DeviceMissing, text(s.o.DeviceErr))
+	add(control.ConfigBroken, text(s.configProblem()))
+	add(control.ManifestNotWritten, text(s.manifest.problem()))
+	for _, err := range s.claims.problems() {
+		add(control.SocketWrong, text(err))
+	}
+	add(control.RootNotSearched, rootProblems(status.Roots)...)
+	add(control.FileDamaged, damagedFiles(entries)...)
+	for _, e := range entries {
+		if e.NotKept != "" {
+			add(control.EntryNotKept, fmt.Sprintf("%.12s would not outlive the daemon: %s", e.Key.ID(), e.NotKept))
+		}
+	}
+	return list
+}
+
+// text is an error's, "" for none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // roots are the folders in which models are looked for.

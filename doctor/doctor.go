@@ -35,6 +35,7 @@ const (
 type Result struct {
 	State State  `json:"state"`
 	Check string `json:"check"`
+	Code  Code   `json:"code,omitempty"` // what was found, "" where all is well
 	Text  string `json:"text"`
 	Mend  string `json:"mend,omitempty"` // a command or an edit, "" where all is well
 }
@@ -153,6 +154,12 @@ func Write(out io.Writer, list []Result, paint func(State, string) string) error
 
 func result(check string, s State, mend, format string, args ...any) Result {
 	return Result{State: s, Check: check, Text: fmt.Sprintf(format, args...), Mend: mend}
+}
+
+// as gives the result the code of what was found.
+func (r Result) as(c Code) Result {
+	r.Code = c
+	return r
 }
 
 // path is where a file of the machine is.

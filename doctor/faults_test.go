@@ -359,9 +359,11 @@ func TestFaults(t *testing.T) {
 		for _, r := range list {
 			if r.State != OK {
 				delete(checks, r.Check)
-				if r.Mend == "" {
-					t.Errorf("%s: nothing mends %+v", f.name, r)
+				if r.Mend == "" || r.Code == "" {
+					t.Errorf("%s: nothing mends or names %+v", f.name, r)
 				}
+			} else if r.Code != "" {
+				t.Errorf("%s: a code of what is well: %+v", f.name, r)
 			}
 		}
 		all.WriteString("\n## " + f.name + "\n")

@@ -40,14 +40,14 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 		//diag doctor
 		// A call of the GPU driver does not return, as when a GPU hangs. Look at `dmesg`; mostly
 		// the machine has to be restarted.
-		return append(results, result("libcuda", Fail, "dmesg | grep -e NVRM -e Xid; restart the machine, which frees what all instances hold", "the driver does not answer"))
+		return append(results, result("libcuda", Fail, "dmesg | grep -e NVRM -e Xid; restart the machine, which frees what all instances hold", "the driver does not answer").as(DriverSilent))
 	case err != nil:
 		//diag doctor REASON
 		// The process that asks the driver could not be started or was killed. The reason says how;
 		// try again.
-		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows it", "could not be asked: %v", err))
+		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows it", "could not be asked: %v", err).as(DriverNotAsked))
 	case d.Fault != "":
-		return append(results, result("libcuda", Fail, d.Mend, "%s", d.Fault))
+		return append(results, result("libcuda", Fail, d.Mend, "%s", d.Fault).as(DriverFault))
 	}
 	driver := d.Driver
 	if driver == "" {
@@ -71,13 +71,13 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 			//diag doctor
 			// On WSL2 the GPU belongs to Windows, and its memory can't be shared between processes.
 			// Use the instance `host`, which keeps weights in the memory of the machine.
-			"this is WSL2: the GPU is Windows's, whose driver shows none in /proc/driver/nvidia, and does not let processes share its memory")
+			"this is WSL2: the GPU is Windows's, whose driver shows none in /proc/driver/nvidia, and does not let processes share its memory").as(WSL2GPU)
 	}
 	if !m.exists("proc/driver/nvidia") {
 		//diag doctor
 		// No NVIDIA driver is installed or loaded, or the container was started without GPUs. Load
 		// the driver with `modprobe nvidia`, or start the container with its GPUs.
-		return result(check, Fail, "modprobe nvidia, after installing the driver; a container has to be started with its GPUs (--gpus all, or --device nvidia.com/gpu=all)", "the kernel module nvidia is not loaded")
+		return result(check, Fail, "modprobe nvidia, after installing the driver; a container has to be started with its GPUs (--gpus all, or --device nvidia.com/gpu=all)", "the kernel module nvidia is not loaded").as(DriverNotLoaded)
 	}
 	want := []string{"nvidiactl", "nvidia-uvm"}
 	for _, gpu := range g.Named(m.Instance) {
@@ -95,12 +95,12 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 			//diag doctor NODE
 			// The device file is made when the GPU is first used after a start of the machine. Run
 			// `nvidia-smi` once as the advice says.
-			return result(check, Fail, mend, "/dev/%s is missing", name)
+			return result(check, Fail, mend, "/dev/%s is missing", name).as(DeviceNodeMissing)
 		case err != nil:
 			//diag doctor NODE REASON
 			// The permissions of the device file keep this user out. Add the user to the group of
 			// the file, or correct its mode.
-			return result(check, Fail, "see who may: ls -l /dev/"+name+" (NVreg_DeviceFileMode, or the group it belongs to)", "/dev/%s can't be opened: %v", name, err)
+			return result(check, Fail, "see who may: ls -l /dev/"+name+" (NVreg_DeviceFileMode, or the group it belongs to)", "/dev/%s can't be opened: %v", name, err).as(DeviceNodeDenied)
 		}
 	}
 	return result(check, OK, "", "/dev/%s", strings.Join(want, ", /dev/"))
@@ -129,12 +129,12 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 		//diag doctor
 		// The driver is loaded and lists no GPU: none is installed, or the container has none.
 		// Start the container with its GPUs.
-		return none, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none")
+		return none, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none").as(GPUNone)
 	case len(found) == 0:
 		//diag doctor NAME LIST
 		// The instance is named after a GPU that this machine does not have. Enable an instance for
 		// one of the list, and disable this one.
-		return none, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, g.List())
+		return none, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, g.List()).as(GPUUnknown)
 	case len(found) > 1:
 		var uuids []string
 		for _, x := range found {
@@ -143,14 +143,14 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 		//diag doctor NAME NUMBER LIST
 		// The name is the beginning of several uuids. Name the instance after more digits, or the
 		// whole uuid.
-		return none, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(uuids, ", "))
+		return none, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(uuids, ", ")).as(GPUAmbiguous)
 	}
 	gpu := found[0]
 	if gpu.UUID == "" {
 		//diag doctor NAME
 		// The driver tells the uuid after the first use of the GPU since the start of the machine.
 		// Run `nvidia-smi`.
-		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: nobody has used it since the boot", m.Instance)
+		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: nobody has used it since the boot", m.Instance).as(GPUNoUUID)
 	}
 	return gpu, result(check, OK, "", "%d, %s at %s", gpu.Index, gpu.UUID, gpu.Bus)
 }
@@ -167,12 +167,12 @@ func (m *Machine) slices(g generator.GPU, d *Driver) Result {
 	case d != nil && len(d.Slices) > 0:
 		//diag doctor LIST
 		// The GPU is in MIG mode. Enable an instance for each slice, by its uuid of the list.
-		return result(check, Fail, "an instance for each that engines use: systemctl --user enable --now wcache@"+d.Slices[0]+".socket", "the GPU is cut into slices, and engines run on those: %s", strings.Join(d.Slices, ", "))
+		return result(check, Fail, "an instance for each that engines use: systemctl --user enable --now wcache@"+d.Slices[0]+".socket", "the GPU is cut into slices, and engines run on those: %s", strings.Join(d.Slices, ", ")).as(GPUSliced)
 	case len(cut) > 0:
 		//diag doctor NUMBER
 		// The GPU is in MIG mode, and the driver could not be asked for the slices' uuids. Take
 		// them from `nvidia-smi -L`, and enable an instance for each.
-		return result(check, Fail, "nvidia-smi -L lists the slices: systemctl --user enable --now wcache@MIG-….socket for each", "the GPU is cut into slices, %d of them, and engines run on those", len(cut))
+		return result(check, Fail, "nvidia-smi -L lists the slices: systemctl --user enable --now wcache@MIG-….socket for each", "the GPU is cut into slices, %d of them, and engines run on those", len(cut)).as(GPUSliced)
 	}
 	return result(check, OK, "", "the GPU is whole")
 }
@@ -187,7 +187,7 @@ func (m *Machine) mps() Result {
 		//diag doctor DIRECTORY
 		// The Multi-Process Service of CUDA runs, and memory can be shared only among its clients.
 		// Start engines and the service both as its clients, or both without it.
-		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control when none of its clients runs, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir)
+		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control when none of its clients runs, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir).as(MPSActive)
 	}
 	return result("MPS", OK, "", "not in use")
 }
@@ -200,9 +200,9 @@ func (m *Machine) health(d *Driver) Result {
 	case "unknown":
 		//diag doctor REASON
 		// The driver does not report the health of this GPU. See what `nvidia-smi` says.
-		return result(check, Warn, "see what nvidia-smi says", "not known: %s", d.Reason)
+		return result(check, Warn, "see what nvidia-smi says", "not known: %s", d.Reason).as(GPUHealthUnknown)
 	}
-	return result(check, Fail, d.Reason, "it is %s", d.State)
+	return result(check, Fail, d.Reason, "it is %s", d.State).as(GPUUnusable)
 }
 
 // amount words bytes as people know memory.
@@ -224,16 +224,16 @@ func (m *Machine) computeMode(d *Driver) Result {
 	case 2:
 		//diag doctor
 		// This compute mode of the GPU allows no process. Run `nvidia-smi -c DEFAULT` as root.
-		return result(check, Fail, mend, "Prohibited: nobody can use the GPU")
+		return result(check, Fail, mend, "Prohibited: nobody can use the GPU").as(ComputeModeProhibited)
 	case 3:
 		//diag doctor
 		// This compute mode of the GPU allows one process. Run `nvidia-smi -c DEFAULT` as root.
-		return result(check, Fail, mend, "Exclusive_Process: an engine and the loader keep each other out")
+		return result(check, Fail, mend, "Exclusive_Process: an engine and the loader keep each other out").as(ComputeModeExclusive)
 	}
 	//diag doctor NUMBER
 	// The GPU has a compute mode that this version of wcache does not know. Run
 	// `nvidia-smi -c DEFAULT` as root if engines can't use the GPU.
-	return result(check, Warn, mend, "%d, which is not known here", d.ComputeMode)
+	return result(check, Warn, mend, "%d, which is not known here", d.ComputeMode).as(ComputeModeUnknown)
 }
 
 // export looks whether the GPU's memory can become a descriptor, which only legacy
@@ -250,5 +250,5 @@ func (m *Machine) export(d *Driver, handles string) Result {
 		//diag doctor
 		// Some virtual GPUs can't share memory by descriptors. Set `handles = "legacy"` in
 		// wcache.toml(5).
-		"the GPU's memory can't become a descriptor, as of some virtual ones")
+		"the GPU's memory can't become a descriptor, as of some virtual ones").as(MemoryNotExportable)
 }

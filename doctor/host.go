@@ -16,7 +16,7 @@ func (m *Machine) lingering() Result {
 		//diag doctor
 		// The user's services end with the last session. Run `loginctl enable-linger`; see
 		// Lingering in wcache@.service(8).
-		return result("lingering", Warn, "loginctl enable-linger", "off: the weights go at your last logout")
+		return result("lingering", Warn, "loginctl enable-linger", "off: the weights go at your last logout").as(LingerOff)
 	}
 	return result("lingering", OK, "", "on: the weights stay when you log out")
 }
@@ -49,21 +49,21 @@ func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon, s serv
 	case err != nil:
 		//diag doctor REASON
 		// The folders of `roots` can't be read. See whether they are mounted and answer.
-		return result(check, Warn, "see whether the folders of roots in wcache.toml answer: ls", "models could not be looked for: %v", err)
+		return result(check, Warn, "see whether the folders of roots in wcache.toml answer: ls", "models could not be looked for: %v", err).as(ModelsNotSearched)
 	case name == "":
 		return result(check, OK, "", "%s; no model is known yet", amount(free))
 	case bytes > total:
 		//diag doctor MODEL AMOUNT AMOUNT
 		// The whole memory is too small for this model. Split it over several GPUs with
 		// `--tensor-parallel-size`.
-		return result(check, Warn, "--tensor-parallel-size shares it out to several GPUs", "%s takes %s, more than there is at all: %s", name, amount(bytes), amount(total))
+		return result(check, Warn, "--tensor-parallel-size shares it out to several GPUs", "%s takes %s, more than there is at all: %s", name, amount(bytes), amount(total)).as(ModelTooLarge)
 	case d == nil && s.answers != 0:
 		return result(check, OK, "", "%s; what the daemon holds, which may make room, it doesn't say", amount(free))
 	case bytes > free+held:
 		//diag doctor MODEL AMOUNT AMOUNT
 		// Other programs use the memory. `wcache status` shows which; end them before this model is
 		// loaded.
-		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows who uses it", "%s, the largest model that is known, takes %s, and %s are free", name, amount(bytes), amount(free))
+		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows who uses it", "%s, the largest model that is known, takes %s, and %s are free", name, amount(bytes), amount(free)).as(MemoryShort)
 	case bytes > free:
 		return result(check, OK, "", "%s; %s takes %s, for which what is held would make room", amount(free), name, amount(bytes))
 	}
@@ -82,12 +82,12 @@ func (m *Machine) tempDir(s service) Result {
 	there, err2 := os.Stat(m.path("proc", strconv.Itoa(pid), "root/tmp"))
 	switch {
 	case err != nil:
-		return result(check, Fail, "mkdir -m 1777 /tmp", "%v", err)
+		return result(check, Fail, "mkdir -m 1777 /tmp", "%v", err).as(TmpMissing)
 	case err2 == nil && !os.SameFile(here, there):
 		//diag doctor
 		// Engines look in `/tmp` for the sockets of the service and find another folder. Give
 		// engines the instance's `socket_dir`, or remove `PrivateTmp=`.
-		return result(check, Warn, `give engines --model-loader-extra-config '{"socket_dir": "`+socketDir(m.Socket)+`"}'`, "/tmp is another one here than for the service, as with PrivateTmp=: engines look there for its sockets in vain")
+		return result(check, Warn, `give engines --model-loader-extra-config '{"socket_dir": "`+socketDir(m.Socket)+`"}'`, "/tmp is another one here than for the service, as with PrivateTmp=: engines look there for its sockets in vain").as(TmpPrivate)
 	}
 	return result(check, OK, "", "/tmp is the service's, too")
 }

@@ -27,15 +27,15 @@ func (m *Machine) runtimeDir() Result {
 			//diag doctor DIRECTORY
 			// The user is not logged in, as after su(1), and does not linger, so that no service of
 			// the user runs. Log in, or run `loginctl enable-linger`.
-			return result(check, Fail, "log in as this user (ssh or machinectl shell, not su), or: loginctl enable-linger; in a container mount the folder of "+m.Socket, "XDG_RUNTIME_DIR is not set and %s isn't there", dir)
+			return result(check, Fail, "log in as this user (ssh or machinectl shell, not su), or: loginctl enable-linger; in a container mount the folder of "+m.Socket, "XDG_RUNTIME_DIR is not set and %s isn't there", dir).as(RuntimeDirMissing)
 		}
 		//diag doctor DIRECTORY
 		// Programs that read the variable look for sockets elsewhere. Set it to the directory of
 		// the message.
-		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir)
+		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir).as(RuntimeDirUnset)
 	}
 	if fault, mend := private(dir, m.UID); fault != "" {
-		return result(check, Fail, mend, "%s %s", dir, fault)
+		return result(check, Fail, mend, "%s %s", dir, fault).as(RuntimeDirUnsafe)
 	}
 	return result(check, OK, "", "%s", dir)
 }
@@ -77,7 +77,7 @@ func (m *Machine) socketFile(s service) Result {
 	dir := filepath.Dir(m.Socket)
 	if _, err := os.Lstat(dir); err == nil { // else its socket isn't there
 		if fault, mend := private(dir, m.UID); fault != "" {
-			return result(check, Fail, mend, "%s %s", dir, fault)
+			return result(check, Fail, mend, "%s %s", dir, fault).as(SocketDirUnsafe)
 		}
 	}
 	st, err := os.Lstat(m.Socket)
@@ -86,36 +86,36 @@ func (m *Machine) socketFile(s service) Result {
 		//diag doctor SOCKET
 		// The file of the socket was removed, and the service manager does not notice. Restart the
 		// socket unit.
-		return result(check, Fail, m.relisten(s), "%s was removed: the socket unit listens on it, and engines reach nobody", m.Socket)
+		return result(check, Fail, m.relisten(s), "%s was removed: the socket unit listens on it, and engines reach nobody", m.Socket).as(SocketRemoved)
 	case err != nil && s.byHand():
 		//diag doctor SOCKET NUMBER
 		// The file of the socket was removed, and the daemon that was started by hand makes it
 		// again within seconds. Wait; if it stays so, start that daemon again.
-		return result(check, Fail, "wait some seconds; else "+m.renewal(s), "%s was removed; process %d, which was started by hand, makes it again", m.Socket, s.answers)
+		return result(check, Fail, "wait some seconds; else "+m.renewal(s), "%s was removed; process %d, which was started by hand, makes it again", m.Socket, s.answers).as(SocketRemoved)
 	case err != nil:
 		//diag doctor SOCKET
 		// The instance's socket does not exist, as its socket unit is not enabled or was stopped.
 		// Run `systemctl --user enable --now` with the unit's name.
-		return result(check, Fail, m.enable(), "%s isn't there", m.Socket)
+		return result(check, Fail, m.enable(), "%s isn't there", m.Socket).as(SocketMissing)
 	case st.Mode().Type() != fs.ModeSocket:
 		//diag doctor SOCKET
 		// Another kind of file has the socket's path. Remove the file and restart the socket unit.
-		return result(check, Fail, "remove it; "+m.relisten(s), "%s is no socket", m.Socket)
+		return result(check, Fail, "remove it; "+m.relisten(s), "%s is no socket", m.Socket).as(SocketNotASocket)
 	case owner(st) != m.UID:
-		return result(check, Fail, "have that user remove it; "+m.relisten(s), "%s %s", m.Socket, whose(owner(st)))
+		return result(check, Fail, "have that user remove it; "+m.relisten(s), "%s %s", m.Socket, whose(owner(st))).as(SocketForeign)
 	case st.Mode().Perm()&0o077 != 0:
 		//diag doctor SOCKET MODE
 		// The socket or its folder lets other users ask for weights, so engines refuse it. Run the
 		// `chmod` of the advice.
-		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm())
+		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o and lets others in", m.Socket, st.Mode().Perm()).as(SocketModeOpen)
 	case st.Mode().Perm()&0o600 != 0o600:
-		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o, which keeps its own user out", m.Socket, st.Mode().Perm())
+		return result(check, Fail, "chmod 600 "+m.Socket, "%s has mode %04o, which keeps its own user out", m.Socket, st.Mode().Perm()).as(SocketModeClosed)
 	}
 	if pid := m.lockHolder(m.Socket); s.other(pid) {
 		//diag doctor SOCKET PROCESS
 		// Another program listens on the instance's socket. End it if you may lose what it holds,
 		// and restart the socket unit.
-		return result(check, Fail, m.endOther(pid)+m.relisten(s), "%s is served by %s, which is not this instance's daemon", m.Socket, m.process(pid))
+		return result(check, Fail, m.endOther(pid)+m.relisten(s), "%s is served by %s, which is not this instance's daemon", m.Socket, m.process(pid)).as(SocketServedByOther)
 	}
 	return result(check, OK, "", "%s, mode %04o", m.Socket, st.Mode().Perm())
 }
@@ -141,7 +141,7 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 			// Another weight cache, mostly vLLM's own daemon, listens where engines look by
 			// default. End it if you may lose what it holds, or give engines the instance's
 			// `socket_dir`.
-			return result(check, Fail, m.endOther(pid)+reload+given, "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid))
+			return result(check, Fail, m.endOther(pid)+reload+given, "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid)).as(EnginePathTaken)
 		case p.Draft:
 		case strings.Contains("\n"+s.listen, "\n"+p.Path+" ("):
 			listened = append(listened, p.Path)
@@ -150,7 +150,7 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 			// The generator found this default path of engines unusable, for the given reason. Mend
 			// it and run `systemctl --user daemon-reload`, or give engines the instance's
 			// `socket_dir`.
-			return result(check, Warn, "see there"+given, "%s can't be listened on: %s", p.Path, p.Problem)
+			return result(check, Warn, "see there"+given, "%s can't be listened on: %s", p.Path, p.Problem).as(EnginePathUnusable)
 		default:
 			missing = append(missing, p.Path)
 		}
@@ -162,7 +162,7 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 		//diag doctor PATH NUMBER NUMBER
 		// The generator did not know the GPU when it ran, or the socket unit was started before.
 		// Run `systemctl --user daemon-reload`, and restart the socket unit.
-		return result(check, Warn, reload+given, "engines look at %s, where the socket unit does not listen (%d of %d paths)", missing[0], len(missing), len(missing)+len(listened))
+		return result(check, Warn, reload+given, "engines look at %s, where the socket unit does not listen (%d of %d paths)", missing[0], len(missing), len(missing)+len(listened)).as(EnginePathNotListened)
 	}
 	return result(check, OK, "", "the socket unit listens on all %d where engines look", len(listened))
 }

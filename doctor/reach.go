@@ -58,7 +58,7 @@ func (m *Machine) ptrace() Result {
 	//diag doctor SCOPE
 	// The setting of Yama, a security module of the kernel, forbids a process to take descriptors
 	// of another. Set `kernel.yama.ptrace_scope` to 0 or 1.
-	return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1 as root (3 lasts until the machine is restarted)"+m.otherwise(), "%s: engines can't take handles from the daemon", scope)
+	return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1 as root (3 lasts until the machine is restarted)"+m.otherwise(), "%s: engines can't take handles from the daemon", scope).as(PtraceForbidden)
 }
 
 // container names the container that this is run in, "" for none that is known.
@@ -84,12 +84,12 @@ func (m *Machine) seen(d *Daemon, handles string) Result {
 		//diag doctor NUMBER
 		// The daemon has another pid namespace than this command, so an engine here would look for
 		// its memory in the wrong process. Start the container with `--pid=host`.
-		return result(check, Fail, mend+m.otherwise(), "the daemon, process %d, is in another one: engines started here can't take its handles", d.PID)
+		return result(check, Fail, mend+m.otherwise(), "the daemon, process %d, is in another one: engines started here can't take its handles", d.PID).as(PidNamespace)
 	case d == nil && in != "":
 		//diag doctor KIND
 		// A container has a pid namespace of its own. Start it with `--pid=host` or, in Kubernetes,
 		// `hostPID: true`; see Containers in wcache@.service(8).
-		return result(check, Warn, mend+", and mount the folder of "+m.Socket, "this is a container of %s: engines here reach a daemon outside only in its pid namespace", in)
+		return result(check, Warn, mend+", and mount the folder of "+m.Socket, "this is a container of %s: engines here reach a daemon outside only in its pid namespace", in).as(Container)
 	case d == nil:
 		return result(check, OK, "", "no container; engines in one need --pid=host")
 	}
@@ -111,7 +111,7 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 		//diag doctor
 		// An option of the service such as `PrivateUsers=` has given it a user namespace. Remove
 		// the option from the drop-in.
-		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it; "+m.renewal(s)+m.otherwise(), "the service has one of its own: engines can't take handles from it")
+		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it; "+m.renewal(s)+m.otherwise(), "the service has one of its own: engines can't take handles from it").as(UserNamespaceService)
 	case len(part) == 3 && part[0] == "0" && part[1] == "0" && part[2] == every || len(part) == 0:
 		return result(check, OK, "", "the machine's own")
 	}
@@ -123,7 +123,7 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 			//diag doctor NUMBER NUMBER
 			// The user namespace of this container maps the user to another one, whom the daemon
 			// refuses. Start the container with `--userns=host`, or run the daemon inside it.
-			return result(check, Warn, mend, "not the machine's own: user %d is user %d outside, whom a daemon there refuses", m.UID, outside+at)
+			return result(check, Warn, mend, "not the machine's own: user %d is user %d outside, whom a daemon there refuses", m.UID, outside+at).as(UserNamespace)
 		case handles == m.without():
 			return result(check, OK, "", "not the machine's own, which may be with handles = %q", handles)
 		default:
@@ -131,13 +131,13 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 			// This container has a user namespace of its own, and the kernel lets no process take
 			// descriptors from another namespace, even where both give users the same numbers.
 			// Start the container without it.
-			return result(check, Warn, mend+m.otherwise(), "not the machine's own: a daemon outside refuses engines of here")
+			return result(check, Warn, mend+m.otherwise(), "not the machine's own: a daemon outside refuses engines of here").as(UserNamespace)
 		}
 	}
 	//diag doctor NUMBER
 	// The user namespace of this container does not map the user. Start the container with
 	// `--userns=host`, or run the daemon inside it.
-	return result(check, Fail, mend, "not the machine's own: user %d is nobody outside", m.UID)
+	return result(check, Fail, mend, "not the machine's own: user %d is nobody outside", m.UID).as(UserNamespaceUnmapped)
 }
 
 // confinement looks whether SELinux or AppArmor may stand between an engine that is
@@ -154,7 +154,7 @@ func (m *Machine) confinement(d *Daemon, taken bool) Result {
 		// SELinux or AppArmor confines this process, as in a container, and forbids to look into
 		// processes outside. Start the container without the profile; see Containers in
 		// wcache@.service(8).
-		return result(check, Warn, unconfine(here, ""), "%s: engines here may not take handles from a daemon outside of it", here)
+		return result(check, Warn, unconfine(here, ""), "%s: engines here may not take handles from a daemon outside of it", here).as(Confined)
 	}
 	there := contextOf(m.Root, strconv.Itoa(d.PID))
 	switch {
@@ -168,7 +168,7 @@ func (m *Machine) confinement(d *Daemon, taken bool) Result {
 	//diag doctor PROFILE PROFILE
 	// A container's security profile lets its processes look only into those of the same profile.
 	// Start both with the same profile; see Containers in wcache@.service(8).
-	return result(check, Fail, unconfine(here, there), "%s, and the daemon %s: that keeps engines here from its handles", named(here), named(there))
+	return result(check, Fail, unconfine(here, there), "%s, and the daemon %s: that keeps engines here from its handles", named(here), named(there)).as(ConfinedApart)
 }
 
 // named words a security context.
@@ -212,5 +212,5 @@ func (m *Machine) take(d *Daemon) (r Result, taken bool) {
 	// `wcache doctor` tried to take a descriptor as engines do, and the kernel refused. The daemon
 	// has another group, more capabilities or another user namespace, or a seccomp profile forbids
 	// pidfd_getfd(2); change that one.
-	return result(check, Fail, mend+m.otherwise(), "none can be taken from the daemon: %v", err), false
+	return result(check, Fail, mend+m.otherwise(), "none can be taken from the daemon: %v", err).as(DescriptorNotTaken), false
 }

@@ -77,7 +77,7 @@ func (m *Machine) configuration() (r Result, handles string) {
 	const check = "configuration"
 	c, err := config.Load(m.Config, m.Instance, m.Env)
 	if err != nil {
-		return result(check, Fail, "edit the file; systemctl --user reload "+m.unitName("service"), "%v", err), ""
+		return result(check, Fail, "edit the file; systemctl --user reload "+m.unitName("service"), "%v", err).as(ConfigBroken), ""
 	}
 	var found []string
 	for _, p := range m.Config {
@@ -101,20 +101,20 @@ func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 		//diag doctor
 		// The service manager of the user has not answered in time. `systemctl --user status` shows
 		// whether it hangs.
-		return result(check, Fail, "journalctl -b _PID=1; see whether the machine is out of memory", "it does not answer")
+		return result(check, Fail, "journalctl -b _PID=1; see whether the machine is out of memory", "it does not answer").as(ManagerSilent)
 	case err != nil && d != nil:
 		//diag doctor REASON
 		// A daemon runs without a service manager, as in a container, and no program keeps its
 		// weights when it ends. Run the daemon as a service if weights are to outlive a restart.
-		return result(check, Warn, "loginctl enable-linger; nothing in a container", "can't be reached: %v; weights go with the daemon", err)
+		return result(check, Warn, "loginctl enable-linger; nothing in a container", "can't be reached: %v; weights go with the daemon", err).as(ManagerMissing)
 	case err != nil:
 		if m.IsRoot {
 			//diag doctor REASON
 			// The service manager of this user does not run or can't be asked. Log in, or run
 			// `loginctl enable-linger`.
-			return result(check, Fail, m.enable(), "can't be reached: %v", err)
+			return result(check, Fail, m.enable(), "can't be reached: %v", err).as(ManagerUnreachable)
 		}
-		return result(check, Fail, "loginctl enable-linger, or run wcache serve --listen PATH without it", "can't be reached: %v", err)
+		return result(check, Fail, "loginctl enable-linger, or run wcache serve --listen PATH without it", "can't be reached: %v", err).as(ManagerUnreachable)
 	}
 	return result(check, OK, "", "systemd %s", out)
 }
@@ -147,42 +147,42 @@ func (m *Machine) socketUnit(ctx context.Context, s service) (r Result, listen s
 	tried := p["ConditionTimestampMonotonic"] != "" && p["ConditionTimestampMonotonic"] != "0"
 	switch {
 	case err != nil:
-		r = result(check, Fail, "journalctl --user -b", "%v", err)
+		r = result(check, Fail, "journalctl --user -b", "%v", err).as(UnitUnreadable)
 	case s.byHand() && !active: // whose path the unit would take from it
 		r = result(check, Warn, fmt.Sprintf("to have them stay: end process %d, which frees what it holds; %s", s.answers, m.enable()),
 			//diag doctor UNIT STATE NUMBER
 			// A daemon was started by hand on the instance's socket, and its weights go when it
 			// ends. To keep weights over a restart, end that process and enable the socket unit.
-			"%s is %s, and process %d serves in its place: weights go with that one", unit, p["ActiveState"], s.answers)
+			"%s is %s, and process %d serves in its place: weights go with that one", unit, p["ActiveState"], s.answers).as(DaemonByHand)
 	case p["LoadState"] == "masked":
 		//diag doctor UNIT
 		// Somebody has forbidden the unit to start. Run `systemctl --user unmask` with its name,
 		// and enable it.
-		r = result(check, Fail, "systemctl --user unmask "+unit+"; "+m.enable(), "%s is masked", unit)
+		r = result(check, Fail, "systemctl --user unmask "+unit+"; "+m.enable(), "%s is masked", unit).as(UnitMasked)
 	case p["LoadState"] != "loaded":
-		r = result(check, Fail, "install wcache's package, or copy systemd/ to ~/.config/systemd/user; systemctl --user daemon-reload", "%s is %s", unit, p["LoadState"])
+		r = result(check, Fail, "install wcache's package, or copy systemd/ to ~/.config/systemd/user; systemctl --user daemon-reload", "%s is %s", unit, p["LoadState"]).as(UnitNotLoaded)
 	case p["ActiveState"] == "failed":
 		//diag doctor UNIT RESULT
 		// The unit was started too often without success, or its socket could not be made.
 		// `journalctl --user -u UNIT` says why; then run `systemctl --user reset-failed`.
-		r = result(check, Fail, "systemctl --user reset-failed 'wcache*'; "+m.relisten(s), "%s has failed: %s", unit, p["Result"])
+		r = result(check, Fail, "systemctl --user reset-failed 'wcache*'; "+m.relisten(s), "%s has failed: %s", unit, p["Result"]).as(SocketUnitFailed)
 	case !active && m.IsRoot: // systemctl does nothing, and says nothing
 		//diag doctor UNIT
 		// systemctl(1) starts nothing and reports success. Run engines and the service as another
 		// user; root can start a daemon with `wcache serve`.
-		r = result(check, Fail, m.enable(), "%s does not start for root, by its ConditionUser=!root", unit)
+		r = result(check, Fail, m.enable(), "%s does not start for root, by its ConditionUser=!root", unit).as(UnitForRoot)
 	case !active && tried && p["ConditionResult"] == "no":
 		//diag doctor UNIT STATE
 		// A `Condition...=` line of the unit or of a drop-in does not hold.
 		// `systemctl --user status UNIT` shows which; change the drop-in.
-		r = result(check, Fail, "systemctl --user status "+unit+" says which", "%s is %s: a condition of it is not met", unit, p["ActiveState"])
+		r = result(check, Fail, "systemctl --user status "+unit+" says which", "%s is %s: a condition of it is not met", unit, p["ActiveState"]).as(UnitCondition)
 	case !active:
-		r = result(check, Fail, m.enable(), "%s is %s", unit, p["ActiveState"])
+		r = result(check, Fail, m.enable(), "%s is %s", unit, p["ActiveState"]).as(SocketUnitInactive)
 	case p["UnitFileState"] != "enabled":
 		//diag doctor UNIT STATE
 		// The unit was started and not enabled. Run `systemctl --user enable` with its name to have
 		// it after the next login.
-		r = result(check, Warn, m.enable(), "%s listens, and is %s: not after the next login", unit, p["UnitFileState"])
+		r = result(check, Warn, m.enable(), "%s listens, and is %s: not after the next login", unit, p["UnitFileState"]).as(SocketUnitNotEnabled)
 	default:
 		r = result(check, OK, "", "%s is enabled and listening", unit)
 	}
@@ -200,14 +200,14 @@ func (m *Machine) unit(s service) Result {
 	p := s.props
 	switch {
 	case s.err != nil:
-		return result(check, Fail, "journalctl --user -b", "%v", s.err)
+		return result(check, Fail, "journalctl --user -b", "%v", s.err).as(UnitUnreadable)
 	case p["ActiveState"] == "failed":
-		return result(check, Fail, "journalctl --user -u "+unit+"; systemctl --user reset-failed 'wcache*'; "+m.relisten(s), "%s has failed: %s", unit, p["Result"])
+		return result(check, Fail, "journalctl --user -u "+unit+"; systemctl --user reset-failed 'wcache*'; "+m.relisten(s), "%s has failed: %s", unit, p["Result"]).as(ServiceFailed)
 	case p["NRestarts"] != "0" && p["NRestarts"] != "":
 		//diag doctor UNIT STATE NUMBER
 		// The daemon died and the service manager started it again with its weights.
 		// `journalctl --user -u UNIT` says why it died; report it.
-		return result(check, Warn, "journalctl --user -u "+unit, "%s is %s and was restarted %s times after it died", unit, p["ActiveState"], p["NRestarts"])
+		return result(check, Warn, "journalctl --user -u "+unit, "%s is %s and was restarted %s times after it died", unit, p["ActiveState"], p["NRestarts"]).as(ServiceRestarted)
 	case p["StatusText"] != "":
 		return result(check, OK, "", "%s: %s", p["ActiveState"], p["StatusText"])
 	}
@@ -229,14 +229,14 @@ func (m *Machine) store(s service) Result {
 		// `FileDescriptorStoreMax=` of the service is too small or missing, as in a unit that was
 		// copied and changed. Restore the line in a drop-in; weights that are held now go with the
 		// restart.
-		return result(check, Fail, edit+"FileDescriptorStoreMax=2048; it counts from the next start on, and what is held now goes with this one", "it keeps %q descriptors: weights would not outlive the daemon", s.props["FileDescriptorStoreMax"])
+		return result(check, Fail, edit+"FileDescriptorStoreMax=2048; it counts from the next start on, and what is held now goes with this one", "it keeps %q descriptors: weights would not outlive the daemon", s.props["FileDescriptorStoreMax"]).as(StoreOff)
 	}
 	if now, err := strconv.Atoi(s.props["NFileDescriptorStore"]); err == nil && now > most-leastStored {
 		return result(check, Warn, edit+"FileDescriptorStoreMax=4096, Environment=WCACHE_FDSTORE=4096, LimitNOFILE=16384:524288; "+m.renewal(s),
 			//diag doctor NUMBER NUMBER
 			// The number of stored descriptors is near `FileDescriptorStoreMax=`. Raise it as the
 			// advice says, or evict entries.
-			"%d of %d descriptors are taken: what is loaded next may not outlive the daemon", now, most)
+			"%d of %d descriptors are taken: what is loaded next may not outlive the daemon", now, most).as(StoreFull)
 	}
 	return result(check, OK, "", "it keeps up to %d descriptors", most)
 }
@@ -255,7 +255,7 @@ func (m *Machine) openFiles(s service) Result {
 			//diag doctor LIMIT NUMBER NUMBER NUMBER
 			// With so many descriptors stored, a new daemon could not open further files and would
 			// not start. Raise `LimitNOFILE=` in a drop-in.
-			return result(check, Warn, edit+"LimitNOFILE=8192:524288; it counts from the next start on", "%s is %d, and %d descriptors may be stored beside some that the daemon opens: needed are %d", limit, n, most, most+spareFiles)
+			return result(check, Warn, edit+"LimitNOFILE=8192:524288; it counts from the next start on", "%s is %d, and %d descriptors may be stored beside some that the daemon opens: needed are %d", limit, n, most, most+spareFiles).as(OpenFilesLimit)
 		}
 	}
 	return result(check, OK, "", "limit %s at the start, %s later; needed are up to %d", s.props["LimitNOFILESoft"], s.props["LimitNOFILE"], most+spareFiles)
@@ -277,22 +277,22 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 		//diag doctor REASON
 		// The daemon runs and is stuck; the reasons are under "Why a daemon does not answer". Do
 		// what is said there.
-		return result(check, Fail, cause.Mend, "it does not answer: %s", cause.Why)
+		return result(check, Fail, cause.Mend, "it does not answer: %s", cause.Why).as(DaemonSilent)
 	case d == nil && s.pid() != 0:
 		//diag doctor NUMBER SOCKET
 		// The file of the control socket was removed, and the daemon makes it again by itself. Wait
 		// some seconds; if it stays so, restart the service.
-		return result(check, Warn, "wait some seconds; if it stays so: "+m.renewal(s)+log, "process %d runs, and nobody listens on %s, which it makes again by itself", s.pid(), m.Control)
+		return result(check, Warn, "wait some seconds; if it stays so: "+m.renewal(s)+log, "process %d runs, and nobody listens on %s, which it makes again by itself", s.pid(), m.Control).as(ControlSocketMissing)
 	case d == nil && !s.listens:
 		return result(check, OK, "", "not running")
 	case d == nil:
 		return result(check, OK, "", "not running; the first engine starts it")
 	case len(d.Problems) > 0:
-		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows all of it", "%s", strings.Join(d.Problems, "; "))
+		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows all of it", "%s", strings.Join(d.Problems, "; ")).as(DaemonProblems)
 	case d.Version != m.Version:
 		//diag doctor VERSION VERSION
 		// The daemon was started before an upgrade. Restart the service; only legacy handles (`handles = "legacy"`) lose their weights by that.
-		return result(check, Warn, m.renewal(s), "version %s, and this command is %s", d.Version, m.Version)
+		return result(check, Warn, m.renewal(s), "version %s, and this command is %s", d.Version, m.Version).as(VersionDiffers)
 	}
 	return result(check, OK, "", "version %s, as this command", d.Version)
 }
@@ -313,7 +313,7 @@ func (m *Machine) cause(err error, s service) Cause {
 
 func (m *Machine) lastRequest(d *Daemon) Result {
 	if d.Refused != "" {
-		return result("last request", Warn, "wcache --gpu "+m.Instance+" explain", "%s", d.Refused)
+		return result("last request", Warn, "wcache --gpu "+m.Instance+" explain", "%s", d.Refused).as(LastRequestRefused)
 	}
 	return result("last request", OK, "", "none was refused")
 }

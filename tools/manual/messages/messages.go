@@ -18,6 +18,9 @@
 // for what is right above one.
 //
 // A comment //diag - says why nobody can see the message.
+//
+// Codes for programs, constants of a type whose name ends with Code, are listed by their
+// doc comments, in sections codes-PACKAGE.
 package messages
 
 import (
@@ -105,6 +108,7 @@ func (r *reader) file(f *ast.File) {
 	if r.explained == nil {
 		r.explained = make(map[string]bool)
 	}
+	r.codes(f)
 	list := messagesOf(f)
 	of := make(map[token.Pos]bool) // messages that have a comment
 	for _, group := range f.Comments {
@@ -135,6 +139,31 @@ func (r *reader) file(f *ast.File) {
 	for _, m := range list {
 		if m.told && !of[m.at] {
 			r.bare = append(r.bare, bareMessage{r.at(m.at), m.format})
+		}
+	}
+}
+
+// codes are constants of a type whose name ends with Code: their values, and their doc
+// comments as what they mean, in the section codes-PACKAGE.
+func (r *reader) codes(f *ast.File) {
+	for _, d := range f.Decls {
+		group, ok := d.(*ast.GenDecl)
+		if !ok || group.Tok != token.CONST {
+			continue
+		}
+		for _, s := range group.Specs {
+			c := s.(*ast.ValueSpec) // what a group of constants has
+			of, ok := c.Type.(*ast.Ident)
+			if !ok || !strings.HasSuffix(of.Name, "Code") || len(c.Values) != 1 {
+				continue
+			}
+			value, _ := constant(c.Values[0])
+			text := strings.Join(strings.Fields(c.Doc.Text()), " ")
+			if !strings.HasSuffix(text, ".") {
+				r.fault("%s: no sentence that says what the code means: %s", r.at(c.Pos()), value)
+				continue
+			}
+			r.entries = append(r.entries, Entry{r.at(c.Pos()), "codes-" + f.Name.Name, value, text})
 		}
 	}
 }
@@ -215,6 +244,9 @@ func parse(group *ast.CommentGroup) (list []comment) {
 func twice(entries []Entry) (faults []string) {
 	first := make(map[string]string)
 	for _, e := range entries {
+		if strings.HasPrefix(e.Section, "codes-") {
+			continue // one package's have nothing to do with another's
+		}
 		if at, ok := first[e.Head]; ok {
 			faults = append(faults, fmt.Sprintf("%s: %s has the same head: %s", e.At, at, e.Head))
 		} else {

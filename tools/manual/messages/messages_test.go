@@ -43,6 +43,14 @@ func TestRead(t *testing.T) {
 			source: "func f() error {\n//diag reaching NAME SOCKET\n// It means\n// that. Do this.\nreturn fmt.Errorf(\"cannot reach %s: nobody listens on %q\", a, b)\n}",
 			want:   entry("p/p.go:3", "reaching", "cannot reach NAME: nobody listens on SOCKET"),
 		},
+		"code": {
+			source: "type Code string\nconst (\n" + mean + "A Code = \"a-b\"\n)",
+			want:   entry("p/p.go:5", "codes-p", "a-b"),
+		},
+		"code without a meaning": {
+			source: "type Code string\nconst A Code = \"a-b\"",
+			faults: []string{"p/p.go:3: no sentence that says what the code means: a-b"},
+		},
 		"behind another comment": {
 			source: "func f() {\n// why\n//diag a\n" + mean + "log.Warn(\"entry is dropped\", \"err\", err)\n}",
 			want:   entry("p/p.go:4", "a", "entry is dropped"),
