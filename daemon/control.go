@@ -129,9 +129,13 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 			return key, err
 		}
 		defer dir.Close()
-		return fingerprint.Compute(dir, fingerprint.Options{
+		o := fingerprint.Options{
 			TPSize: max(w.TPSize, 1), TPRank: w.TPRank, PPSize: max(w.PPSize, 1), PPRank: w.PPRank, DType: w.DType, Release: w.Release,
-		})
+		}
+		if w.Revision != "" { // engines send it as it was given
+			o.Set = []fingerprint.Field{{Name: "revision", Value: w.Revision}}
+		}
+		return fingerprint.Compute(dir, o)
 	})
 	if err != nil {
 		return nil, err

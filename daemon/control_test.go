@@ -80,3 +80,18 @@ func TestEvict(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// What is warmed at a revision is what an engine asks for that is started with it.
+func TestWarmRevision(t *testing.T) {
+	t.Parallel()
+	hub := private(t)
+	hubModel(t, hub, "llama_tied", "")
+	i := start(t, func(s *setup) { s.Env = func(name string) string { return map[string]string{"HF_HUB_CACHE": hub}[name] } })
+	for _, name := range []string{"", "main", revision} {
+		reply, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodWarm, Warm: &control.Warm{Model: "a/llama_tied", Revision: name}}, nil)
+		do(t, err)
+		if got := reply.Entry.Fingerprint.Str("revision"); got != name {
+			t.Errorf("warmed at revision %q has %q in its key", name, got)
+		}
+	}
+}
