@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -36,9 +37,10 @@ func (s *Server) Recover(kept []Kept) {
 	m, err := manifest.Load(s.o.Manifest)
 	if err != nil {
 		//diag restart
-		// The record of what is held could not be read, for the logged reason. The daemon closes
-		// the descriptors that it can't tell without the record; engines load the rest again.
-		s.log.Error("manifest is not used", "err", err)
+		// The record of what is held could not be read, for the logged reason, such as that a newer
+		// wcache has written it. The file is kept beside, with the ending .unused. Entries whose
+		// descriptors say what they are stay; engines load the rest again.
+		s.log.Error("manifest is not used", "err", err, "kept", s.setAside())
 		m = new(manifest.Manifest)
 	}
 	for _, fault := range m.Faults {
@@ -80,6 +82,16 @@ func (s *Server) Recover(kept []Kept) {
 	if len(kept) > 0 || len(entries) > 0 {
 		s.log.Info("recovered", "entries", n, "of", len(entries), "descriptors", len(kept), "seconds", time.Since(begin).Seconds())
 	}
+}
+
+// setAside keeps a manifest that can't be read, which is written anew soon, and gives its
+// path; "" if that failed.
+func (s *Server) setAside() string {
+	path := s.o.Manifest + ".unused"
+	if os.Rename(s.o.Manifest, path) != nil { // it can't be read, for a reason that is in the log
+		return ""
+	}
+	return path
 }
 
 // labelled gives the records of all entries that are known: those of labels on the

@@ -356,3 +356,22 @@ func TestRecoverPinned(t *testing.T) {
 		}
 	}
 }
+
+// A manifest that can't be read, such as one of a newer version, is set aside and not
+// overwritten; what says itself what it is stays.
+func TestNewerManifest(t *testing.T) {
+	store := newFDStore(t)
+	first := startStored(t, store)
+	wantAnswer(t, engineAsk(t, first.target, getState(t, key(t, "llama-tp1r0"))), "ok")
+	do(t, first.stop())
+	const newer = "schema = 99\nmeaning = \"unknown\"\n"
+	path := first.o.Manifest
+	do(t, os.WriteFile(path, []byte(newer), 0o600))
+	second := restart(t, first, store)
+	if b, err := os.ReadFile(path + ".unused"); err != nil || string(b) != newer {
+		t.Errorf("set aside is %q, %v", b, err)
+	}
+	if c := second.status(t).Counts; len(second.status(t).Entries) != 1 || c.Loads != 0 {
+		t.Errorf("counts are %+v", c)
+	}
+}
