@@ -152,6 +152,10 @@ func (e *life) watch() bool {
 	switch {
 	case err != nil:
 		e.tally.fault(faultUnexpected, "engine %d: %v", e.p.pid, err)
+	case r.Outcome == outcomeStuck && e.s.keeps() && e.s.killedBetween(r.From, r.To):
+		// It was kept, and its daemon killed before the answer. An engine of vLLM waits for
+		// that for 5 seconds and goes on without a watch.
+		e.tally.count(countLost)
 	case r.Outcome == outcomeStuck:
 		e.tally.fault(faultStuck, "%s: engine %d, watch", e.s.name, e.p.pid)
 	case r.Outcome == outcomeOK:
