@@ -108,10 +108,8 @@ func TestGPUScreens(t *testing.T) {
 // valid holds the daemon's status against its schema.
 func (r *rig) valid() {
 	r.Helper()
-	text, err := os.ReadFile("../../control/status.schema.json")
-	must(r.T, err)
-	schema, err := schematest.Parse(text)
-	must(r.T, err, schema.Validate([]byte(r.typed("status", "--json"))))
+	schema, err := schematest.Read("../../control/status.schema.json")
+	must(r.T, err, schematest.Validate(schema, []byte(r.typed("status", "--json"))))
 	if err := checkMetrics(r.typed("status", "--prometheus")); err != nil {
 		r.Error(err)
 	}
