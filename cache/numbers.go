@@ -41,11 +41,10 @@ type numbers struct {
 // raise moves the pieces of a segment to numbers that no segment has had for
 // fetchTime. Where few files may be open there may be none.
 func (n *numbers) raise(c *Contents) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("number descriptor: %w", err)
+	end, err := numbersEnd()
+	if err != nil {
+		return err
 	}
-	end := int(min(limit.Cur, 1<<31-1)) // a number is a C int
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.wake()
@@ -66,6 +65,34 @@ func (n *numbers) raise(c *Contents) error {
 		n.next = got + 1
 	}
 	return nil
+}
+
+// room reports why there is no number for another segment now: what is loaded then could
+// not be told to engines.
+func (n *numbers) room() error {
+	end, err := numbersEnd()
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wake()
+	for at := range end - firstBelow(end) {
+		number := end - 1 - at // from above, where the last of them are free
+		if _, resting := n.rests[number]; !resting && !isOpen(number) {
+			return nil
+		}
+	}
+	return fmt.Errorf("number descriptor: %w", errNoNumber(end-firstBelow(end)))
+}
+
+// numbersEnd is the limit of open files, below which numbers are. A number is a C int.
+func numbersEnd() (int, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("number descriptor: %w", err)
+	}
+	return int(min(limit.Cur, 1<<31-1)), nil
 }
 
 // dup duplicates a descriptor to a number from first on and below end: the next one
@@ -91,10 +118,14 @@ func (n *numbers) dup(from, first, end int) (int, error) {
 		_ = unix.Close(got) // another goroutine has just got the number; this one may rest
 		at++
 	}
+	return 0, errNoNumber(end - first)
+}
+
+func errNoNumber(n int) error {
 	//diag loading NUMBER TIME
 	// The daemon does not use the number of a descriptor again at once, as a slow engine could find
 	// another model under it. Raise the limit of open files as the message says, or wait.
-	return 0, fmt.Errorf("the %d numbers for segments are in use or were within the last %v: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", end-first, fetchTime)
+	return fmt.Errorf("the %d numbers for segments are in use or were within the last %v: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", n, fetchTime)
 }
 
 // isOpen reports whether a descriptor has the number.

@@ -45,7 +45,12 @@ func TestNumbers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := n.raise(c); err != nil {
+				room := n.room()
+				err = n.raise(c)
+				if (room == nil) != (err == nil) {
+					t.Fatalf("room for another: %v, and then: %v", room, err)
+				}
+				if err != nil {
 					_ = c.Close()
 					return err
 				}

@@ -28,6 +28,9 @@ func (t *Ticket) Reserve(bytes int64) error {
 	if err := c.store.Room(descriptors); err != nil {
 		return fmt.Errorf("make room: %w", err)
 	}
+	if err := c.numbers.room(); err != nil {
+		return fmt.Errorf("make room: %w", err)
+	}
 	defer c.changed()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,7 +32,7 @@ type base struct {
 func newBase(o Options) *base {
 	b := &base{o: o, log: o.Log, checks: make(chan struct{}, maxChecks)}
 	b.ctx, b.end = context.WithCancel(context.Background())
-	b.config, b.configErr = o.Configure()
+	b.config, b.configErr = inTime("the configuration", o.Configure)
 	if b.configErr != nil {
 		b.config = config.Default()
 		//diag starting
@@ -59,7 +59,7 @@ func (b *base) configProblem() error {
 
 // reload reads the configuration again. With an error the one before stays.
 func (b *base) reload() (config.Config, error) {
-	c, err := b.o.Configure()
+	c, err := inTime("the configuration", b.o.Configure)
 	b.configMu.Lock()
 	defer b.configMu.Unlock()
 	if b.configErr = err; err == nil {

@@ -53,6 +53,17 @@ func beside[T any](ctx context.Context, places chan struct{}, f func(context.Con
 	}
 }
 
+// startLimit is how long a daemon waits for each of its own files when it starts.
+const startLimit = 3 * time.Second
+
+// inTime runs f, which reads files of this process's own, and leaves it to itself after
+// startLimit: a file system that hangs keeps a daemon from nothing but what is in it.
+func inTime[T any](path string, f func() (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startLimit, &hangs{path, startLimit})
+	defer cancel()
+	return beside(ctx, make(chan struct{}, 1), func(context.Context) (T, error) { return f() })
+}
+
 // hangs is the error of files that could not be looked at in time.
 type hangs struct {
 	dir   string

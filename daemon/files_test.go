@@ -148,3 +148,36 @@ func TestStateHangs(t *testing.T) {
 	}
 	hung.Resume()
 }
+
+// With its state on a file system that hangs, a server starts, and serves what says itself
+// what it is.
+func TestStateHangsAtStart(t *testing.T) {
+	t.Parallel()
+	dir := private(t)
+	do(t, os.Mkdir(filepath.Join(dir, "mnt"), 0o700))
+	hung, err := hungfs.Mount(filepath.Join(dir, "mnt"), fstest.MapFS{"wcache/x": &fstest.MapFile{}})
+	var unavailable *hungfs.Unavailable
+	if errors.As(err, &unavailable) {
+		t.Skip(err, "; TestNewerManifest has a manifest that can't be read")
+	}
+	do(t, err)
+	defer func() { do(t, hung.Close()) }()
+	store := newFDStore(t)
+	first := startStored(t, store)
+	request := getState(t, key(t, "llama-tp1r0"))
+	wantAnswer(t, engineAsk(t, first.target, request), "ok")
+	do(t, first.stop())
+	hung.Hang()
+	first.o.Manifest, first.o.IndexPath = filepath.Join(dir, "mnt", "wcache", "manifest.toml"), filepath.Join(dir, "mnt", "wcache", "index.json")
+	second := restart(t, first, store)
+	wantAnswer(t, engineAsk(t, second.target, request), "ok")
+	if c := second.status(t).Counts; c.Loads != 0 || c.Hits != 1 {
+		t.Errorf("counts are %+v", c)
+	}
+	for _, want := range []string{`msg="manifest is not used"`, `msg="index of model directories starts anew"`, "has not answered within 3s"} {
+		if !strings.Contains(second.log.String(), want) {
+			t.Errorf("%s is not in the log", want)
+		}
+	}
+	hung.Resume()
+}

@@ -12,11 +12,11 @@ import (
 	"regexp"
 )
 
-// ClearLeft removes what a process that was killed while it wrote a file has left beside
+// clearLeft removes what a process that was killed while it wrote a file has left beside
 // it, and gives how many. Files that are replaced as a whole are first written under their
 // name with a dot before it and a number behind it. A process of the same state that writes
 // one in this moment has to write it again.
-func ClearLeft(path string) (n int, err error) {
+func clearLeft(path string) (n int, err error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

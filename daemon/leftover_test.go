@@ -28,7 +28,7 @@ func TestClearLeft(t *testing.T) {
 		do(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	do(t, os.Mkdir(filepath.Join(dir, ".manifest.toml7"), 0o700), os.Symlink("none", filepath.Join(dir, ".manifest.toml8")))
-	n, err := ClearLeft(path)
+	n, err := clearLeft(path)
 	if n != 3 || err != nil {
 		t.Errorf("got %d, %v", n, err)
 	}
@@ -37,7 +37,7 @@ func TestClearLeft(t *testing.T) {
 	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
 		t.Errorf("files -want +got:\n%s", diff)
 	}
-	if n, err := ClearLeft(filepath.Join(dir, "none", "manifest.toml")); n != 0 || err != nil {
+	if n, err := clearLeft(filepath.Join(dir, "none", "manifest.toml")); n != 0 || err != nil {
 		t.Errorf("without a folder: %d, %v", n, err)
 	}
 }

@@ -34,7 +34,7 @@ type Kept struct {
 // once, before Serve.
 func (s *Server) Recover(kept []Kept) {
 	begin := time.Now()
-	m, err := manifest.Load(s.o.Manifest)
+	m, err := inTime(s.o.Manifest, func() (*manifest.Manifest, error) { return manifest.Load(s.o.Manifest) })
 	if err != nil {
 		//diag restart
 		// The record of what is held could not be read, for the logged reason, such as that a newer
@@ -88,7 +88,8 @@ func (s *Server) Recover(kept []Kept) {
 // path; "" if that failed.
 func (s *Server) setAside() string {
 	path := s.o.Manifest + ".unused"
-	if os.Rename(s.o.Manifest, path) != nil { // it can't be read, for a reason that is in the log
+	_, err := inTime(s.o.Manifest, func() (struct{}, error) { return struct{}{}, os.Rename(s.o.Manifest, path) })
+	if err != nil { // why it can't be read is in the log
 		return ""
 	}
 	return path

@@ -39,7 +39,6 @@ func restart(t *testing.T, old *instance, store *fdStore) *instance {
 	i := &instance{dir: old.dir, log: new(testmain.Log), config: old.config, target: old.target, draft: old.draft, control: old.control}
 	o := old.o
 	o.Store, o.CheckSegment, o.Index = store, host.Check, newIndex(t)
-	do(t, o.Index.Load(o.IndexPath))
 	o.Log = slog.New(slog.NewTextHandler(i.log, nil))
 	o.Configure = func() (config.Config, error) { return i.config, nil }
 	var err error

@@ -64,7 +64,7 @@ type Options struct {
 	// Configure reads the configuration, at the start and on Reload.
 	Configure func() (config.Config, error)
 	Index     *index.Index
-	IndexPath string // where the index is kept, "": nowhere
+	IndexPath string // where the index is kept, and read at the start; "": nowhere
 	Manifest  string // path of the manifest, "": none is kept
 	Loader    loader.Options
 	// Verify compares a segment with a job's files. Nil: loader.Verify, in a child.
@@ -150,8 +150,34 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("start server: %w", err)
 	}
 	s.watches = &watches{base: b, crowd: s.crowd, store: s.store, replies: s.replies, conns: &s.conns, lost: make(chan struct{})}
+	s.readState()
 	s.applyRoots()
 	return s, nil
+}
+
+// readState reads what an earlier process has left of the index, and removes what one
+// that was killed has left beside its files.
+func (s *Server) readState() {
+	_, err := inTime(s.o.IndexPath, func() (struct{}, error) {
+		for _, path := range []string{s.o.IndexPath, s.o.Manifest} {
+			if path == "" {
+				continue
+			}
+			if n, err := clearLeft(path); n > 0 || err != nil {
+				s.log.Info("left of a process that was killed", "file", path, "removed", n, "err", err)
+			}
+		}
+		if s.o.IndexPath == "" {
+			return struct{}{}, nil
+		}
+		return struct{}{}, s.o.Index.Load(s.o.IndexPath)
+	})
+	if err != nil {
+		//diag starting
+		// The record of known directories could not be read, for the logged reason. The daemon
+		// searches `roots` again; nothing has to be done.
+		s.log.Warn("index of model directories starts anew", "err", err)
+	}
 }
 
 // withDefaults fills in what is nil.

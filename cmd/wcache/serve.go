@@ -139,18 +139,6 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	defer in.Release()
 	x, indexPath, manifestPath := index.New(index.Options{}), filepath.Join(state, "index.json"), filepath.Join(state, "manifest.toml")
 	defer x.Close()
-	for _, path := range []string{indexPath, manifestPath} {
-		n, err := daemon.ClearLeft(path)
-		if n > 0 || err != nil {
-			log.Info("left of a process that was killed", "file", path, "removed", n, "err", err)
-		}
-	}
-	if err := x.Load(indexPath); err != nil {
-		//diag starting
-		// The record of known directories could not be read, for the logged reason. The daemon
-		// searches `roots` again; nothing has to be done.
-		log.Warn("index of model directories starts anew", "err", err)
-	}
 	s, err := daemon.New(daemon.Options{
 		Instance: o.instance, Device: at.Device, GPU: at.GPU, AMD: at.AMD, Legacy: at.Legacy, DeviceErr: at.Err, UUID: o.uuid, Version: ownVersion(),
 		Configure: func() (config.Config, error) {
