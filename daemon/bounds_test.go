@@ -34,8 +34,7 @@ func TestHeadersOverLimit(t *testing.T) {
 // Many loads give back what they have read of their directories.
 func TestHeadersAreGivenBack(t *testing.T) {
 	t.Parallel()
-	i := start(t, nil)
-	i.finder.memory = weights.NewMemory(200_000) // enough for one and a half
+	i := start(t, func(s *setup) { s.Headers = 200_000 }) // enough for one and a half
 	for _, name := range []string{"llama-tp1r0", "llama-tp2r0", "llama-tp2r1", "llama_tied-tp1r0", "qwen2-tp1r0"} {
 		wantAnswer(t, engineAsk(t, i.target, getState(t, key(t, name))), "ok")
 	}

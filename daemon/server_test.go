@@ -30,6 +30,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/protocol"
+	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/index"
 )
 
@@ -60,6 +61,7 @@ type setup struct {
 	Config    config.Config
 	ConfigErr error
 	Crowd     func(*crowd) // changes the room for connections; nil: nothing
+	Headers   int64        // bytes of memory for what is read of directories; 0: as always
 }
 
 // start runs a server on checkpoints until the test ends.
@@ -97,6 +99,9 @@ func start(t *testing.T, change func(*setup)) *instance {
 	do(t, err)
 	if s.Crowd != nil {
 		s.Crowd(i.crowd)
+	}
+	if s.Headers > 0 {
+		i.finder.memory = weights.NewMemory(s.Headers)
 	}
 	if s.Store != nil {
 		i.Recover(nil)

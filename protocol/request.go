@@ -178,6 +178,18 @@ func revision(c *pickle.Call) (any, error) {
 	return t, nil
 }
 
+// isRevision reports whether a tuple is what revision makes of such a string.
+func isRevision(t pickle.Tuple) bool {
+	for _, v := range t {
+		switch v.(type) {
+		case nil, string:
+		default:
+			return false
+		}
+	}
+	return len(t) == fingerprint.RevisionParts
+}
+
 // EncodeRequest writes a request as an engine would. A get_state with KeyField
 // "cache_config" is of vLLM 0.30 to 0.32, which know no is_reload; without a
 // Module the key's class is in [DefaultModule].
@@ -191,7 +203,7 @@ func EncodeRequest(req *Request) ([]byte, error) {
 		state := new(pickle.Dict)
 		for _, f := range req.Key.Fields() {
 			value := pickled(f.Value)
-			if t, ok := value.(pickle.Tuple); ok && f.Name == "revision" {
+			if t, ok := value.(pickle.Tuple); ok && f.Name == "revision" && isRevision(t) {
 				value = &pickle.Call{Func: resolvedRevision, Args: t}
 			}
 			state.Items = append(state.Items, pickle.Item{Key: f.Name, Value: value})
