@@ -2,14 +2,14 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# demo.sh - one engine's life with wcache, on host memory: nothing runs until the
-# engine connects; then its model is loaded, handed over, and stays for the next.
-# The engine sends what a real vLLM 0.33.0 sent. All that this makes is in one
-# temporary folder, and goes with it.
+# demo.sh - one engine with wcache, on host memory: the engine's connection starts the
+# service, which loads the model, hands it over, and keeps it for the next engine.
+# The engine sends what a real vLLM 0.33.0 sent. All files are in one temporary
+# folder, which is removed at the end.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 077
-unset NOTIFY_SOCKET JOURNAL_STREAM # of whatever started this: the service is not its
+unset NOTIFY_SOCKET JOURNAL_STREAM # they belong to the service that may have started this script
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/wcache-demo.XXXXXX")
 socket=$dir/host.sock
@@ -20,7 +20,7 @@ finish() {
     for pid in "${jobs[@]}"; do kill "$pid" 2>/dev/null || true; done
     wait
     if [ "$rc" != 0 ] && [ -s "$dir/log" ]; then
-        echo "demo: error: it ended early; what the service said:" >&2
+        echo "demo: error: the demo failed; the service's log:" >&2
         cat "$dir/log" >&2 || true
     fi
     rm -rf "$dir"
@@ -30,19 +30,19 @@ trap 'exit 130' INT TERM
 
 say() { printf '\n\e[1m%s\e[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$*"; }
-# status N shows it, and holds it to the exit status N.
+# status N shows the status, and fails unless its exit status is N.
 status() {
     local rc=0
     bin/wcache --gpu host --socket "$socket" status || rc=$?
     [ "$rc" = "$1" ]
 }
-# program is what runs in the process that holds the socket.
+# program names the program of the process that holds the socket.
 program() { basename "$(readlink "/proc/$daemon/exe")"; }
 
 go build -o "$dir/engine" ./demo/engine
 engine=("$dir/engine" -socket "$socket" -request testdata/wire/0.33.0-get_state-llama-tp1r0.bin -layout testdata/layouts/llama-tp1r0.json)
 
-# A service that sees nothing of this user but the bundled model.
+# This service sees only the bundled model, and no configuration or cache of the user.
 : >"$dir/wcache.toml"
 service=("$PWD/bin/wcache" serve --device host --config "$dir/wcache.toml" --state "$dir/state" --root "$PWD/testdata/checkpoints/llama")
 if activate=$(type -P systemd-socket-activate); then
@@ -56,12 +56,12 @@ daemon=$!
 jobs+=("$daemon")
 within() { # COMMAND...: wait until it succeeds, a minute at the most
     for _ in {1..3000}; do "$@" && return || sleep 0.02; done
-    echo "demo: error: in vain: $*" >&2
+    echo "demo: error: gave up after a minute: $*" >&2
     return 1
 }
 within test -S "$socket"
 
-say "1. Before: a socket, held by $by; asking for the status starts nothing"
+say "1. Before: $by holds a socket; asking for the status doesn't start the service"
 status 3
 echo "exit status 3; process $daemon is $(program)"
 
@@ -88,4 +88,4 @@ status 0
 
 kill "$daemon"
 wait "$daemon"
-say "6. The service was told to end, and the weights went with it"
+say "6. The service was told to end, which freed the weights"

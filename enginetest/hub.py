@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
-"""hub.py FOLDER - as much of the Hugging Face hub as vLLM asks before it loads a model that
-is in its cache. FOLDER/owner/model/COMMIT/ has the files of a commit; the file
-FOLDER/owner/model/main names the one that main is. Prints its URL, and serves until its
+"""hub.py FOLDER - serve the part of the Hugging Face hub that vLLM asks before it loads a
+model from its cache. FOLDER/owner/model/COMMIT/ has the files of a commit; the file
+FOLDER/owner/model/main names the commit of main. Prints its URL, and serves until its
 standard input ends.
 
-The file's content hash is its ETag and so the name of its blob in a cache, as on the hub.
+As on the hub, a file's ETag is its content hash, which names its blob in a cache.
 """
 import hashlib
 import http.server
@@ -40,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def commit(self, repository, revision):
-        """The commit of a revision and its folder, or None for both."""
+        """Returns the commit of a revision and its folder, or None for both."""
         try:
             commit = (repository / "main").read_text() if revision == "main" else revision
         except OSError:

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# install.sh ENGINE VENV - the unmodified vLLM into VENV: some 10 GB, once. ENGINE is
-# the folder of the engine's test bed. Quick when it is there.
+# install.sh ENGINE VENV - install the unmodified vLLM in VENV: about 10 GB, once. ENGINE
+# is the folder of the engine's test bed. Quick if vLLM is installed already.
 set -euo pipefail
 engine=${1:?usage: install.sh ENGINE VENV} venv=${2:?usage: install.sh ENGINE VENV}
 
@@ -14,7 +14,7 @@ fail() {
 }
 
 [ -x "$engine/run.sh" ] || fail "no engine test bed in $engine" "make test-engine ENGINE=DIR"
-need=12 # GB, with what pip unpacks meanwhile
+need=12 # GB, with pip's temporary files
 if ! compgen -G "$venv/lib/python3.*/site-packages/vllm-*.dist-info" >/dev/null; then
     mkdir -p "$venv"
     free=$(($(df --output=avail -B1000000000 "$venv" | tail -n 1)))

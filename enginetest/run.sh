@@ -2,13 +2,13 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# run.sh ENGINE VENV - the unmodified vLLM client, on a CPU, against wcache serve:
+# run.sh ENGINE VENV - test the unmodified vLLM client, on a CPU, against wcache serve:
 # each line of cases.jsonl is one rank of a model, which has to come from wcache
-# and to equal what vLLM's own disk loader makes of it, bit for bit. Then which.py:
-# of models that look alike, and of a model that changes, each engine gets its own.
+# and to equal what vLLM's own disk loader makes of it, bit for bit. Then which.py
+# tests that each engine gets its own model among models that look alike or change.
 #
-# ENGINE is the folder of the engine's test bed (install.sh, run.sh, python); VENV is where
-# vLLM is, or will be, installed: some 10 GB, once.
+# ENGINE is the folder of the engine's test bed (install.sh, run.sh, python); VENV is the
+# folder where vLLM is or will be installed: about 10 GB, once.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
@@ -21,8 +21,8 @@ trap 'kill "${daemon-}" 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
 chmod 700 "$dir"
 socket=$dir/host.sock
 
-# Several of the checkpoints have equal headers and different weights on purpose:
-# of those with one architecture and equal rope parameters, one is named.
+# Several of the checkpoints have equal headers and different weights on purpose. Among
+# those with the same architecture and equal rope parameters, only one is a root.
 checkpoints=$top/testdata/checkpoints
 roots=()
 for m in $(jq -r '.model' "$here/cases.jsonl" | sort -u); do roots+=(--root "$checkpoints/$m"); done

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
-"""which.py WCACHE CHECKPOINT FOLDER - which weights the unmodified vLLM gets where several
-directories have equal headers, and where one has changed between two engines.
+"""which.py WCACHE CHECKPOINT FOLDER - test which weights the unmodified vLLM gets if several
+directories have equal headers, and if a directory changes between two engines.
 
 An engine has to get what its own disk loader makes of its model, or an error, and never
-another directory's or an older file's weights. Each ask is a process of its own that is
-seen as vLLM's is: below a process with the command line, the environment and the working
-directory of `vllm serve`, or of a Python program that says nothing of a model.
+another directory's or an older file's weights. Each request comes from a process of its
+own that looks like vLLM's: below a process with the command line, the environment and the
+working directory of `vllm serve`, or of a Python program that names no model.
 
-It is run by the Python of the engine's test bed, and vLLM is imported once: processes are
-forks, which tell the kernel where their command line lies. HF_HOME has to be set before.
-WCACHE is the program, CHECKPOINT a model, FOLDER an empty folder. A line for each ask on
-standard output; exit 0 only if all are right.
+The Python of the engine's test bed runs this, and imports vLLM once: the processes are
+forks, which tell the kernel where their command line is. HF_HOME has to be set before.
+WCACHE is the program, CHECKPOINT a model, FOLDER an empty folder. Prints one line per
+request; the exit status is 0 only if all are right.
 """
 import ctypes
 import json
@@ -38,7 +38,7 @@ libc.sbrk.restype = ctypes.c_void_p
 kept = []  # what the kernel reads command lines from
 
 
-# ------------------------------------------------------------------ how a process is seen
+# ------------------------------------------------------------------ how a process looks
 def be_seen_as(name, argv, env):
     """Makes argv and env what /proc shows of this process, as execve would."""
     args = b"".join(os.fsencode(a) + b"\0" for a in argv)
@@ -58,8 +58,8 @@ def be_seen_as(name, argv, env):
 
 
 def serve(*args, cwd="/", model=None, revision=None, worker=None, module=False, hub_url=None):
-    """`vllm serve ARGS`. model is what that means to vLLM; the first argument if it isn't given.
-    Without hub_url it is offline, and a model's id becomes the path of its snapshot in the key."""
+    """Describes `vllm serve ARGS`. model is the one that vLLM then loads; by default the first argument.
+    Without hub_url vLLM is offline, and its key has the path of a snapshot for a model's id."""
     python = os.path.join(sys.prefix, "bin/python")
     start = ["-m", "vllm.entrypoints.openai.api_server"] if module else [os.path.join(sys.prefix, "bin/vllm"), "serve"]
     shown = {k: os.environ[k] for k in ("PATH", "HOME", "HF_HOME") if k in os.environ}
@@ -69,12 +69,12 @@ def serve(*args, cwd="/", model=None, revision=None, worker=None, module=False, 
 
 
 def program(model, revision=None, hub_url=None):
-    """A Python program with LLM(model=...)."""
+    """Describes a Python program with LLM(model=...)."""
     return dict(argv=None, cwd="/", env={}, model=str(model), revision=revision, worker=None, hub_url=hub_url)
 
 
 def go_online(url):
-    """What HF_HUB_OFFLINE=0 and HF_ENDPOINT would have done when huggingface_hub was imported."""
+    """Does what HF_HUB_OFFLINE=0 and HF_ENDPOINT do if they are set when huggingface_hub is imported."""
     constants = huggingface_hub.constants
     constants.HUGGINGFACE_CO_URL_TEMPLATE = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, url)
     constants.HF_HUB_OFFLINE, constants.ENDPOINT = False, url
@@ -83,7 +83,7 @@ def go_online(url):
 
 
 def ask(how, socket):
-    """Runs one engine, and gives what the test bed says of it."""
+    """Runs one engine, and returns the test bed's report."""
     options = dict(model=how["model"], socket=socket, timeout=8.0)
     if how["worker"] is not None:
         options.update(tp=2, rank=how["worker"])
@@ -98,12 +98,12 @@ def ask(how, socket):
     with os.fdopen(r) as f:
         text = f.read()
     os.waitpid(pid, 0)
-    bed.preload()  # what that one had to import
+    bed.preload()  # import what an engine needs
     return json.loads(text) if text else dict(ok=False, loader=None, error="the engine's process died")
 
 
 def launch(how, options, w):
-    """Becomes the process that was started, and below it vLLM's own, the last of which is the engine. Doesn't return."""
+    """Becomes the started process, with vLLM's own processes below it; the last is the engine. Doesn't return."""
     try:
         engine.die_with_parent()
         os.chdir(how["cwd"])
@@ -136,7 +136,7 @@ def launch(how, options, w):
 
 # ------------------------------------------------------------------ models
 def variant(source, target, n):
-    """A copy of a model with equal headers, sizes and times, and other weights for each n."""
+    """Makes a copy of a model with equal headers, sizes and times, and other weights for each n."""
     shutil.copytree(source, target)
     for path in target.glob("*.safetensors"):
         was = path.stat()
@@ -149,7 +149,7 @@ def variant(source, target, n):
 
 
 def hub_model(cache, name, source, revisions):
-    """A model in a Hugging Face cache: a snapshot a revision, the first of which is main."""
+    """Makes a model in a Hugging Face cache: one snapshot per revision; the first is main."""
     folder = cache / ("models--" + name.replace("/", "--"))
     (folder / "refs").mkdir(parents=True)
     (folder / "blobs").mkdir()
@@ -165,7 +165,7 @@ def hub_model(cache, name, source, revisions):
 
 # ------------------------------------------------------------------ asking
 class Service:
-    """A wcache serve with some roots, and the judge of what engines get from it."""
+    """Runs a wcache serve with some roots, and checks what engines get from it."""
 
     def __init__(self, name, roots, hf_home=None, config=""):
         self.name, self.dir = name, Service.folder / ("service-" + name.replace(",", "").replace(" ", "-"))
@@ -193,7 +193,7 @@ class Service:
         self.log.close()
 
     def check(self, what, how, want):
-        """One engine. want is OWN where the service can be sure of the directory."""
+        """Runs and checks one engine. want is OWN if the service can be sure of the directory."""
         result = ask(how, str(self.socket))
         got, text = judge(result)
         good = got == "its own" or want == OWN_OR_ERROR and got == "an error"
@@ -208,7 +208,7 @@ class Service:
 
 
 def judge(r):
-    """Whose weights an engine got, and how that shows."""
+    """Returns whose weights an engine got, and the evidence."""
     error = r.get("error") or ""
     if r.get("loader") is None and (error.startswith("CacheConfigMismatchError: ") or "Weight cache daemon error: " in error):
         return "an error", error
@@ -221,7 +221,7 @@ def judge(r):
 
 # ------------------------------------------------------------------ cases
 def nested(source, folder):
-    """A fine-tune's last state, and inside its folder an earlier one."""
+    """A fine-tune's last state, with an earlier one inside its folder."""
     first = variant(source, folder / "exp1", 1)
     second = variant(source, first / "checkpoint-500", 2)
     config = folder / "serve.yaml"
@@ -240,7 +240,7 @@ def nested(source, folder):
 
 
 def unseen(source, folder):
-    """Twins where a search may not look."""
+    """Twins in places that a search leaves out."""
     first = variant(source, folder / "a", 1)
     hidden = variant(source, folder / ".old" / "b", 2)
     deep = variant(source, folder / "1/2/3/4/c", 3)
@@ -253,7 +253,7 @@ def unseen(source, folder):
 
 
 def outside(source, folder):
-    """A twin below no root. A program that says nothing of its model is only refused with identify = "strict"."""
+    """A twin outside the roots. A program that names no model is refused only with identify = "strict"."""
     inside = variant(source, folder / "root" / "a", 1)
     other = variant(source, folder / "elsewhere" / "b", 2)
     with Service("outside", [folder / "root"]) as s:
@@ -265,7 +265,7 @@ def outside(source, folder):
 
 
 def switched(source, folder):
-    """A link that leads to another version between two engines."""
+    """A link that changes to another version between two engines."""
     variant(source, folder / "releases" / "v1", 1)
     variant(source, folder / "releases" / "v2", 2)
     link = folder / "current"
@@ -302,7 +302,7 @@ def offline(source, folder):
 
 
 def online(source, folder):
-    """The same with the hub, which vLLM asks what main is: its key has the model's id and the commit."""
+    """The same with the hub, which vLLM asks for main's commit: its key has the model's id and the commit."""
     home, other, name = Path(os.environ["HF_HOME"]), folder / "other", "owner/online"
     hub_model(home / "hub", name, source, {ONE: 1, TWO: 2})
     truth = folder / "truth" / name
@@ -377,4 +377,4 @@ def main():
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # as the bed does
+    os._exit(status)  # as the test bed does

@@ -22,7 +22,7 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// stage is the folder that run.sh has filled, "" outside of the bed.
+// stage is the folder that run.sh has filled, "" outside of the test bed.
 func stage() string { return os.Getenv("WCACHE_BED") }
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ const (
 	socket  = "wcache@host.socket"
 )
 
-// user is somebody who is logged in, with a user manager.
+// user is a logged-in user with a user manager.
 type user struct {
 	name string
 	uid  int
@@ -47,7 +47,7 @@ type user struct {
 func (u user) home() string    { return "/home/" + u.name }
 func (u user) runtime() string { return "/run/user/" + strconv.Itoa(u.uid) }
 
-// command is a command of the user's, not started.
+// command returns a command that runs as the user, not started.
 func (u user) command(name string, args ...string) *exec.Cmd {
 	c := exec.Command(name, args...)
 	c.Dir = "/"
@@ -57,13 +57,13 @@ func (u user) command(name string, args ...string) *exec.Cmd {
 	return c
 }
 
-// run gives both outputs, whatever the exit status.
+// run returns standard output and standard error, for any exit status.
 func (u user) run(name string, args ...string) string {
-	out, _ := u.command(name, args...).CombinedOutput() // what it says tells more
+	out, _ := u.command(name, args...).CombinedOutput() // the output says more than the error
 	return strings.TrimSpace(string(out))
 }
 
-// must is run for what has to succeed.
+// must is run for a command that has to succeed.
 func (u user) must(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := u.command(name, args...).CombinedOutput()
@@ -94,8 +94,8 @@ func (u user) configure(t *testing.T) {
 	}
 }
 
-// engine sends what a vLLM sent, and holds each tensor of the answer to what
-// vLLM's own loader makes.
+// engine sends a request that was recorded from vLLM, and compares each tensor of the
+// answer with what vLLM's own loader makes.
 func (u user) engine(args ...string) *exec.Cmd {
 	return u.command(filepath.Join(stage(), "engine"), append([]string{
 		"-socket", u.runtime() + "/vllm_weight_cache/host.sock",
@@ -103,7 +103,7 @@ func (u user) engine(args ...string) *exec.Cmd {
 		"-layout", filepath.Join(stage(), "testdata/layouts/llama-tp1r0.json"), "-rows", "0"}, args...)...)
 }
 
-// attached is an engine that runs on.
+// attached is an engine that keeps running after its answer.
 type attached struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -127,7 +127,7 @@ func (u user) attach(t *testing.T) *attached {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said, err := io.ReadAll(stdout) // it closes it when it is attached
+	said, err := io.ReadAll(stdout) // the engine closes it when it is attached
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func (u user) attach(t *testing.T) *attached {
 	return a
 }
 
-// status is what the user's daemon says of itself, which must run.
+// status returns the status of the user's daemon, which must run.
 func (u user) status(t *testing.T) control.Status {
 	t.Helper()
 	var s control.Status
@@ -159,7 +159,7 @@ func (u user) status(t *testing.T) control.Status {
 	return s
 }
 
-// root runs a command as root and gives both outputs.
+// root runs a command as root and returns standard output and standard error.
 func root(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	c := exec.Command(name, args...)
@@ -171,7 +171,7 @@ func root(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// processes are those whose program is one of the package's.
+// processes lists the processes that run a program of the package.
 func processes(t *testing.T) []string {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -188,9 +188,8 @@ func processes(t *testing.T) []string {
 	return list
 }
 
-// files lists the file system, with what each file is. Left out are what is no
-// file on a disk, what users have, and what the package managers note about
-// their own work.
+// files lists the files of the system, each with its kind. It leaves out what isn't on a
+// disk, users' files, and the package managers' records of their own work.
 func files(t *testing.T) []string {
 	t.Helper()
 	skip := []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/home", "/var/log", "/var/tmp", "/var/cache/apt", "/var/lib/apt",
@@ -220,7 +219,7 @@ func files(t *testing.T) []string {
 	return list
 }
 
-// below lists the user's own files under a folder, directories left out.
+// below lists the user's own files under a folder, without directories.
 func below(t *testing.T, dir string) []string {
 	t.Helper()
 	var list []string
@@ -236,7 +235,7 @@ func below(t *testing.T, dir string) []string {
 	return list
 }
 
-// without gives what of list isn't in other.
+// without returns the elements of list that aren't in other.
 func without(list, other []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// The users: that of the bed, and one who is logged in beside.
+// The users: the test bed's, and a second one who is logged in, too.
 var (
 	ada = user{"wctest", 1901}
 	bob = user{"wcother", 1902}
@@ -74,7 +74,7 @@ var rpm = manager{
 	remove:  func(t *testing.T) { quiet(t, "-e", "wcache") },
 }
 
-// quiet runs rpm on a system that is none of its own: it knows no libc there.
+// quiet runs rpm on a Debian system, where its database has no libc.
 func quiet(t *testing.T, args ...string) {
 	t.Helper()
 	if out := root(t, "rpm", append([]string{"--nodeps", "--force-debian"}, args...)...); out != "" {
@@ -89,8 +89,8 @@ func TestRPM(t *testing.T) {
 	lifecycle(t, rpm)
 }
 
-// On systems whose systemd has its helper for packages, that one enables and
-// disables; elsewhere the presets are asked, if any speaks of this.
+// Where systemd has its helper for packages, the helper enables and disables units;
+// elsewhere the presets decide, if one names this unit.
 func TestRPMEnables(t *testing.T) {
 	needRPM(t)
 	const (
@@ -146,7 +146,7 @@ func TestRPMEnables(t *testing.T) {
 	}
 }
 
-// needRPM also makes what each rpm system has from its package "filesystem".
+// needRPM also makes the folder that every rpm system has from its package "filesystem".
 func needRPM(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("rpm"); err != nil {
@@ -157,7 +157,7 @@ func needRPM(t *testing.T) {
 	}
 }
 
-// pkg is the path of a package in a folder of the stage, "old" or "new".
+// pkg returns the path of a package in a folder of the stage, "old" or "new".
 func pkg(t *testing.T, age, kind string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(stage(), age, "*."+kind))
@@ -167,8 +167,8 @@ func pkg(t *testing.T, age, kind string) string {
 	return found[0]
 }
 
-// From the package alone: enabled by a user, an engine is answered, its weights
-// live through an upgrade, and after the removal nothing is left.
+// With only the package: after a user enables it, an engine gets an answer, its weights
+// outlive an upgrade, and the removal leaves nothing.
 func lifecycle(t *testing.T, m manager) {
 	secondUser(t)
 	before := files(t)
@@ -186,7 +186,7 @@ func lifecycle(t *testing.T, m manager) {
 	if left := enabled(t); left != nil {
 		t.Errorf("enabled for all by the installation: %v", left)
 	}
-	// Where there is no library of NVIDIA's. -z now would end it here.
+	// This system has no library of NVIDIA; with -z now the program would end here.
 	if got, want := ada.must(t, "wcache", "version"), "client 0.0.9\nwcache: wcache@0 is not running"; got != want {
 		t.Errorf("version: %q, not %q", got, want)
 	}
@@ -215,7 +215,8 @@ func lifecycle(t *testing.T, m manager) {
 	if got := ada.property(t, "NeedDaemonReload", service); got != "no" {
 		t.Error("the user's manager still has the old units")
 	}
-	// As "wcache version" hints. It keeps the weights, and the engine notices nothing.
+	// The restart that "wcache version" advises keeps the weights, and the engine doesn't
+	// notice it.
 	if got := ada.run("wcache", "--gpu", "host", "version"); !strings.Contains(got, "systemctl --user restart "+service) {
 		t.Errorf("no hint from version:\n%s", got)
 	}
@@ -239,7 +240,7 @@ func lifecycle(t *testing.T, m manager) {
 	default:
 	}
 
-	// The administrator's wish, too, ends with the package.
+	// The removal also disables what the administrator enabled.
 	root(t, "systemctl", "--global", "enable", socket)
 
 	m.remove(t)
@@ -262,8 +263,8 @@ func lifecycle(t *testing.T, m manager) {
 	if diff := cmp.Diff(before, files(t)); diff != "" {
 		t.Errorf("left behind (-before +after):\n%s", diff)
 	}
-	// What users wrote, and what their daemons noted, is theirs; what they enabled
-	// was the package's.
+	// Files of users and of their daemons stay; links of enabled units go with the
+	// package.
 	left := without(append(below(t, ada.home()), below(t, bob.home())...), homes)
 	left = slices.DeleteFunc(left, func(path string) bool {
 		return strings.HasSuffix(path, "/.config/wcache/wcache.toml") || strings.Contains(path, "/.local/state/wcache/")
@@ -281,7 +282,7 @@ func lifecycle(t *testing.T, m manager) {
 	}
 }
 
-// enabled are the units of the package that are enabled for all users.
+// enabled lists the units of the package that are enabled for all users.
 func enabled(t *testing.T) []string {
 	t.Helper()
 	links, err := filepath.Glob("/etc/systemd/user/*.wants/wcache*")

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# run.sh BED DIST ROOT... - the packages in DIST, on each of the systems ROOT,
-# which BED boots. BED is user-manager.sh of the test bed, and writes to no ROOT.
-# Needs root.
+# run.sh BED DIST ROOT... - test the packages in DIST on each of the systems ROOT,
+# which BED boots. BED is user-manager.sh of the test bed, and leaves every ROOT
+# unchanged. Needs root.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
@@ -19,7 +19,7 @@ trap '"$bed" down >/dev/null || true; rm -rf "$stage"' EXIT
 arch=$(dpkg --print-architecture)
 mkdir "$stage/new"
 cp "$dist"/*_"$arch".deb "$dist"/*."$(uname -m)".rpm "$stage/new/"
-# The same program, as an older build.
+# The same program as an older version.
 ARCHES=$arch "$top/packaging/build.sh" 0.0.9 "$stage/old" >/dev/null
 cp -r "$top/testdata" "$stage/testdata"
 go build -o "$stage/engine" "$top/demo/engine"

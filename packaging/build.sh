@@ -2,16 +2,16 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# build.sh VERSION [DIR] - the .deb and .rpm of VERSION into DIR, dist by default.
-# For the architectures in ARCHES; by default this machine's, and the other of
-# amd64 and arm64 where there is a compiler for it. The same tree makes the same
-# bytes: whatever folder it is in, whoever builds it, and when.
+# build.sh VERSION [DIR] - build the .deb and .rpm of VERSION in DIR, by default dist,
+# for the architectures in ARCHES; by default this machine's, and the other of
+# amd64 and arm64 if there is a compiler for it. The same tree gives the same
+# bytes, in any folder, for any user and at any time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 VERSION=$(packaging/version.sh "${1:?usage: build.sh VERSION [DIR]}")
 out=${2:-dist}
 umask 022
-# Where there is no repository, SOURCE_DATE_EPOCH has to say the last commit's time.
+# Without a repository, SOURCE_DATE_EPOCH has to be set to the last commit's time.
 [ -n "${SOURCE_DATE_EPOCH-}" ] || SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export VERSION SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 
@@ -30,9 +30,9 @@ rm -rf "$stage"
 mkdir -p "$stage" "$out"
 trap 'rm -rf "$stage"' EXIT
 
-# As distributions harden programs, but for -z now: go-nvml's functions are those
-# of a library that is only opened when it is there, so they must not be looked up
-# at the start ("undefined symbol" and no program, where there is no driver).
+# Hardened as in distributions, except for -z now: go-nvml's functions belong to a
+# library that is opened only if it exists. With -z now they would be looked up at the
+# start, and without a driver the program would end with "undefined symbol".
 export CGO_ENABLED=1 GOFLAGS='-mod=readonly -trimpath -buildvcs=false -buildmode=pie'
 export CGO_CFLAGS='-O2 -g0 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -Wno-deprecated-declarations'
 export CGO_LDFLAGS='-Wl,-z,relro -Wl,-z,lazy'
@@ -51,12 +51,12 @@ done
 
 cp man/*.[1-9] CHANGELOG.md docs/containers.md THIRD-PARTY.txt "$stage/"
 gzip -9n "$stage"/*.[1-9] "$stage"/*.md "$stage"/*.txt
-# Of this machine's program, which may be none of those that are packaged.
+# From a program for this machine, which may not be among the packaged ones.
 [ -x "$stage/$native/wcache" ] || go build -o "$stage/$native/" ./cmd/wcache
 for shell in bash fish zsh; do
     "$stage/$native/wcache" completion "$shell" >"$stage/wcache.$shell"
 done
-# The distribution's changelog has only this version: CHANGELOG.md has all.
+# The distribution's changelog has only this version; CHANGELOG.md has all.
 cat >"$stage/changelog.yaml" <<END
 - semver: "${VERSION/-/\~}-1"
   date: "$(date -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
@@ -66,7 +66,7 @@ cat >"$stage/changelog.yaml" <<END
     - note: "Version ${VERSION/-/\~}, see the upstream changelog."
 END
 
-# A program of this machine, whatever was built above.
+# nfpm for this machine, whatever architectures were built above.
 nfpm=${NFPM:-$(GOFLAGS=-mod=readonly CGO_ENABLED=0 go tool -n -modfile=tools/nfpm/go.mod nfpm)}
 for arch in "${built[@]}"; do
     for packager in deb rpm; do

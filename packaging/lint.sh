@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# lint.sh DIR - the packages in DIR and all that goes into them, held to what
-# distributions ask for. Errors and warnings fail; the few that don't are in
+# lint.sh DIR - check the packages in DIR, and the files that go into them, against the
+# rules of distributions. Errors and warnings fail; the few exceptions are in
 # lintian-overrides and rpmlint.toml, each with its reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,18 +22,18 @@ step() { printf '%s\n' "$*"; }
 fail() { echo "lint.sh: error: $*" >&2; exit 1; }
 
 step "shellcheck, of every script"
-# SC2015: "a && b || c" is meant where it is written.
+# SC2015: every "a && b || c" is intended.
 git grep -lzE '^#!/bin/(ba)?sh$' | xargs -0 shellcheck --exclude=SC2015
 
 step "mandoc -T lint"
 mandoc -T lint -W warning man/*.[1-9]
 
 step "lintian"
-# As root in a folder of its own, of which nothing is run.
+# lintian may run as root here: it runs nothing from the packages.
 lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$dir"/*.deb
 
 step "rpmlint"
-# Never without the shim: it says why.
+# Only with lint-bin/cpio in PATH, which says why.
 PATH=$PWD/packaging/lint-bin:$PATH rpmlint --config packaging/rpmlint.toml "$dir"/*.rpm >"$tmp/rpmlint" 2>&1 || { cat "$tmp/rpmlint"; exit 1; }
 grep '[0-9] errors, 0 warnings' "$tmp/rpmlint" || { cat "$tmp/rpmlint"; exit 1; }
 
@@ -46,7 +46,7 @@ for deb in "$dir"/*_"$arch".deb; do
     step "systemd-analyze verify"
     mkdir -m 700 "$tmp/run"
     sed -i "s|=/usr/bin/|=$root/usr/bin/|" "$units"/wcache*
-    # A key that it doesn't know is a line and no error to it.
+    # An unknown key gives a line of output, and still exit status 0.
     said=$(XDG_RUNTIME_DIR=$tmp/run systemd-analyze --user --man=no verify \
         "$units"/wcache@host.socket "$units"/wcache-draft@host.socket "$units"/wcache@host.service 2>&1) && [ -z "$said" ] || fail "$said"
     grep -ohE 'man:[^ ]+\([1-9]\)' "$units"/wcache* | sort -u | while read -r page; do
@@ -55,7 +55,7 @@ for deb in "$dir"/*_"$arch".deb; do
     done
 
     step "symbols"
-    # What both packages depend on, for nfpm looks at no symbols.
+    # Both packages depend on this version; nfpm doesn't look at symbols.
     objdump -T "$root/usr/bin/wcache" "$root/usr/lib/systemd/user-generators/wcache-generator" |
         grep -oE 'GLIBC_[0-9.]+' | sort -Vu >"$tmp/symbols"
     newest=$(tail -n 1 "$tmp/symbols")

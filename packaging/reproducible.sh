@@ -2,14 +2,13 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# reproducible.sh VERSION - build the packages in dist once more, as somebody else
-# would, and compare: from a copy of the tree in another folder, which is no git
-# repository, with another umask, time zone and language, and with nothing
-# of it compiled before.
+# reproducible.sh VERSION - build the packages in dist again under other conditions, and
+# compare: from a copy of the tree in another folder without a git repository, with
+# another umask, time zone and language, and with an empty build cache.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$(packaging/version.sh "${1:?usage: reproducible.sh VERSION}")
-NFPM=$(CGO_ENABLED=0 go tool -n -modfile=tools/nfpm/go.mod nfpm) # a tool, and not what is to be the same
+NFPM=$(CGO_ENABLED=0 go tool -n -modfile=tools/nfpm/go.mod nfpm) # a tool, so it needn't be reproducible
 export NFPM
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT

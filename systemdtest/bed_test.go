@@ -25,7 +25,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// stage is the folder that run.sh has filled, "" outside of the bed.
+// stage is the folder that run.sh has filled, "" outside of the test bed.
 func stage() string { return os.Getenv("WCACHE_BED") }
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ const (
 	sockets = "wcache@host.socket"
 )
 
-// systemctl runs systemctl --user and gives what it printed.
+// systemctl runs systemctl --user and returns its output.
 func systemctl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("systemctl", append([]string{"--user"}, args...)...).CombinedOutput()
@@ -58,7 +58,7 @@ func systemctl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// property is a property of the service.
+// property returns a property of the service.
 func property(t *testing.T, name string) string {
 	t.Helper()
 	return systemctl(t, "show", "-P", name, unit)
@@ -77,7 +77,7 @@ func socket() string { return client.Socket(os.Getenv, os.Getuid(), "host") }
 
 func draftSocket() string { return strings.TrimSuffix(socket(), ".sock") + "_draft.sock" }
 
-// recorded is the payload of a recorded message, without its frame.
+// recorded returns the payload of a recorded message, without its frame.
 func recorded(t *testing.T, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(stage(), "testdata/wire", name+".bin"))
@@ -89,7 +89,7 @@ func recorded(t *testing.T, name string) []byte {
 
 const llama = "0.33.0-get_state-llama-tp1r0"
 
-// ask sends one payload and gives the reply; the connection is closed.
+// ask sends one payload, returns the reply and closes the connection.
 func ask(t *testing.T, path string, payload []byte) *protocol.Reply {
 	t.Helper()
 	reply, conn, err := client.Engine(t.Context(), path, payload)
@@ -111,7 +111,7 @@ func watch(t *testing.T) net.Conn {
 	return conn
 }
 
-// stillOpen reports whether nobody has closed the other end.
+// stillOpen reports whether the other end is open.
 func stillOpen(t *testing.T, conn net.Conn) bool {
 	t.Helper()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
@@ -142,7 +142,7 @@ func status(t *testing.T) *control.Status {
 	return reply.Status
 }
 
-// journal waits until the service's journal has a text, and gives its last lines.
+// journal waits until the service's journal has a text, and returns its last lines.
 func journal(t *testing.T, text string) string {
 	t.Helper()
 	var out []byte
@@ -167,7 +167,7 @@ func configure(t *testing.T, more string) {
 	}
 }
 
-// begin enables the socket, with nothing running and nothing counted.
+// begin enables the socket, after it has stopped the service and reset its counts.
 func begin(t *testing.T, config string) {
 	t.Helper()
 	configure(t, config)
@@ -201,7 +201,7 @@ func kill(t *testing.T, pid int, sig syscall.Signal) {
 	}
 }
 
-// wcache runs the command and gives its output and exit status.
+// wcache runs the command and returns its output and exit status.
 func wcache(t *testing.T, args ...string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testmain.Patience)
@@ -214,8 +214,8 @@ func wcache(t *testing.T, args ...string) (string, int) {
 	return string(out), c.ProcessState.ExitCode()
 }
 
-// sparse makes a llama checkpoint of about the given bytes, all zero and a hole
-// on disk: it is read at the speed of memory.
+// sparse makes a llama checkpoint of about the given bytes. It is a hole on disk, so
+// reads get zeros at the speed of memory.
 func sparse(t *testing.T, dir string, bytes int64) {
 	t.Helper()
 	const hidden, layerBytes = 2048, int64(2 * (4*2048*2048 + 3*2048*8192 + 2*2048))

@@ -30,31 +30,31 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// The long run of TestCrash: -crash.kills=500 -crash.seed=N.
+// Options for a long run of TestCrash: -crash.kills=500 -crash.seed=N.
 var (
 	crashKills = flag.Int("crash.kills", 10, "times that TestCrash kills the daemon")
 	crashSeed  = flag.Uint64("crash.seed", 0, "seed of TestCrash; 0: by the clock")
 )
 
-// crashTime is within which time of an answer the daemon is killed.
+// crashTime is the longest time from an answer to the kill of the daemon.
 const crashTime = 50 * time.Millisecond
 
-// victimVariable makes an engine of this program, see playVictim.
+// victimVariable makes this program an engine, see playVictim.
 const victimVariable = "WCACHE_VICTIM"
 
-// victimSaid is what an engine says of its request.
+// victimSaid is an engine's report on its request.
 type victimSaid struct {
 	PID     int
-	Daemon  int // that has answered, 0: none has
+	Daemon  int // pid of the daemon that answered, 0: none
 	Watched bool
-	Ended   bool          // the watch has, at the last look
-	Killed  time.Duration // how long after the answer it has killed the daemon, 0: it has not
+	Ended   bool          // whether the watch had ended at the last look
+	Killed  time.Duration // time from the answer to its kill of the daemon, 0: it didn't kill
 	Err     string        // why it was not answered
 }
 
 // playVictim is an engine's process. It waits for a line with the pid of a daemon to
-// kill, or 0, and the time after the answer when to do that, sends the request in a file,
-// says what came of it, and stays until its input ends.
+// kill, or 0, and the time from the answer to the kill. Then it sends the request in a
+// file, reports the result, and stays until its input ends.
 func playVictim(request string) error {
 	payload, err := os.ReadFile(request)
 	if err != nil {
@@ -115,7 +115,7 @@ func playVictim(request string) error {
 	return out.Encode(said)
 }
 
-// victim is an engine's process as the test has it.
+// victim is an engine's process, for the test.
 type victim struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
@@ -154,7 +154,7 @@ func (v *victim) listen(t *testing.T) {
 	}
 }
 
-// end ends it, and has it look whether its watch still stands.
+// end ends the engine, which first reports whether its watch is still open.
 func (v *victim) end(t *testing.T) {
 	t.Helper()
 	_ = v.in.Close() // Wait closes it too
@@ -210,9 +210,8 @@ func crashRequests(t *testing.T) map[string]string {
 	return files
 }
 
-// What was answered outlives a daemon that is killed at any moment from then on, with
-// all cores busy: the entry, without a load, and that the engine has it, so that an
-// eviction is refused.
+// If this failed, a daemon that is killed soon after an answer, with all cores busy,
+// would lose the entry, or forget that the engine uses it and allow an eviction.
 func TestCrash(t *testing.T) {
 	seed := *crashSeed
 	if seed == 0 {
@@ -249,8 +248,8 @@ func median(list []time.Duration) time.Duration {
 	return list[len(list)/2].Round(time.Millisecond)
 }
 
-// crash has an engine of each rank ask at once; one of them kills the daemon a moment
-// after its answer. In every second round nothing is held before.
+// crash lets one engine per rank ask at once; one of them kills the daemon a moment
+// after its answer. Every second round begins with an empty daemon.
 func (x *crashCounts) crash(t *testing.T, rng *rand.Rand, requests map[string]string) {
 	t.Helper()
 	fresh := rng.IntN(2) == 0

@@ -18,8 +18,8 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// A socket that is removed while the daemon lives, or its whole folder: it is said, by the
-// status and by doctor, and what they advise mends it and loses nothing. T3.
+// If a socket, or its whole folder, is removed while the daemon runs, the status and doctor
+// say so, and their advice mends it without losing weights. T3.
 func TestRemovedSocket(t *testing.T) {
 	begin(t, "")
 	want := digests(t, ask(t, socket(), recorded(t, llama)))
@@ -55,7 +55,7 @@ func TestRemovedSocket(t *testing.T) {
 	}
 }
 
-// So it is with one that waits, and no daemon.
+// The same for a socket that waits without a daemon.
 func TestRemovedIdleSocket(t *testing.T) {
 	begin(t, "")
 	if err := os.RemoveAll(filepath.Dir(socket())); err != nil {
@@ -71,13 +71,13 @@ func TestRemovedIdleSocket(t *testing.T) {
 	}
 }
 
-// A daemon that is stopped has all that it held, and nobody is told to end it: T1.
+// A daemon that is stopped by a signal keeps all that it held, and no advice ends it: T1.
 func TestStoppedService(t *testing.T) {
 	begin(t, "")
 	ask(t, socket(), recorded(t, llama))
 	pid := mainPID(t)
 	kill(t, pid, syscall.SIGSTOP)
-	out, exit := wcache(t, "doctor") // the watchdog waits longer
+	out, exit := wcache(t, "doctor") // takes less time than the watchdog
 	kill(t, pid, syscall.SIGCONT)
 	want := fmt.Sprintf("it does not answer: process %d is stopped, by SIGSTOP or by Ctrl-Z   -> kill -CONT %d has it go on, with all that it holds", pid, pid)
 	if exit != 1 || !strings.Contains(out, want) || strings.Contains(out, "kill "+fmt.Sprint(pid)) {
@@ -88,8 +88,8 @@ func TestStoppedService(t *testing.T) {
 	}
 }
 
-// A condition that is not met, as root meets that of the units: systemctl does nothing and
-// calls it done. T2.
+// A condition of the units that isn't met, as for root: systemctl does nothing and exits
+// with 0. T2.
 func TestConditionNotMet(t *testing.T) {
 	begin(t, "")
 	systemctl(t, "disable", "--now", sockets)

@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# run.sh BED [ROOT [OPTION...]] - the units, the generator and the daemon in a real
-# user manager. BED is user-manager.sh of the test bed; ROOT the file system that it
-# runs on, / or that of another release of Debian. Needs root. With ENGINE and
-# ENGINE_VENV set, the unmodified vLLM engine connects too, without any option.
-# OPTIONs are the tests', such as -test.run=TestCrash -crash.kills=500.
+# run.sh BED [ROOT [OPTION...]] - test the units, the generator and the daemon in a real
+# user manager. BED is user-manager.sh of the test bed; ROOT is the file system that it
+# runs on: / or another release of Debian. Needs root. With ENGINE and ENGINE_VENV set,
+# the unmodified vLLM engine connects too, with only the load format as an option.
+# OPTIONs go to the tests, such as -test.run=TestCrash -crash.kills=500.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
@@ -26,7 +26,7 @@ cp "$top/bin/wcache" "$top/bin/wcache-generator" "$stage/"
 cp "$top"/systemd/wcache* "$stage/units/"
 cp -r "$top/testdata" "$stage/testdata"
 go test -c -o "$stage/systemdtest" "$here"
-# One pretended GPU, whose uuid is the one that the engine on a CPU says it has.
+# One simulated GPU, with the uuid that the engine on a CPU claims to have.
 printf 'Model: \t\t pretended\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000000\nBus Location: \t 0000:00:06.0\nDevice Minor: \t 0\n' \
     >"$stage/proc/driver/nvidia/gpus/0000:00:06.0/information"
 chmod -R a+rX "$stage"

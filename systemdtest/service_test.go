@@ -23,7 +23,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// All that anybody does is enable the socket: the first connection does the rest.
+// A user only enables the socket: the first connection does the rest.
 func TestEnable(t *testing.T) {
 	begin(t, "")
 	if got := systemctl(t, "is-enabled", sockets); got != "enabled" {
@@ -83,7 +83,8 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-// Idle is when nothing is held. Whoever connects in that moment is answered.
+// A daemon that holds nothing ends when idle. An engine that connects in that moment gets
+// an answer.
 func TestIdleExit(t *testing.T) {
 	begin(t, "idle_exit = \"400ms\"")
 	memory := recorded(t, "0.33.0-get_memory")
@@ -154,9 +155,8 @@ func TestBrokenConfiguration(t *testing.T) {
 	}
 }
 
-// held is the memory of all segments that a process of this user has, in bytes, and
-// how many processes have them: what other programs do to the machine's memory
-// meanwhile is not counted.
+// held returns the bytes of all segments that processes of this user have, and the number
+// of these processes. Memory of other programs doesn't count.
 func held(t *testing.T) (bytes int64, holders int) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
@@ -204,8 +204,8 @@ func TestStopFrees(t *testing.T) {
 	testmain.Eventually(t, "the memory back", func() bool { bytes, _ := held(t); return bytes == 0 })
 }
 
-// The engine itself, without any option but the load format: it looks where the
-// generator has made a pretended GPU's socket listen.
+// The engine itself, with only the option for the load format: it connects where the
+// generator has made the socket of a simulated GPU listen.
 func TestEngineOnDefaultPath(t *testing.T) {
 	bed := os.Getenv("WCACHE_ENGINE")
 	if bed == "" {
@@ -220,7 +220,7 @@ func TestEngineOnDefaultPath(t *testing.T) {
 	}
 	configure(t, "")
 	write(filepath.Join(home, ".config/environment.d/wcache.conf"), "WCACHE_ROOT="+stage()+"\n")
-	// GPU 0 is pretended, so its instance keeps weights in the host's memory.
+	// GPU 0 is simulated, so its instance keeps weights in host memory.
 	write(filepath.Join(home, ".config/systemd/user/wcache@0.service.d/test.conf"), `[Service]
 ExecStart=
 ExecStart=/usr/bin/wcache serve --instance=%i --device=host --uuid=GPU-00000000-0000-0000-0000-000000000000
@@ -245,8 +245,8 @@ ExecStart=/usr/bin/wcache serve --instance=%i --device=host --uuid=GPU-00000000-
 	}
 }
 
-// What doctor says of a machine where all is well but for lingering, and of one
-// where the socket is off.
+// doctor's output on a machine where only lingering is missing, and on one where the
+// socket is off.
 func TestDoctor(t *testing.T) {
 	begin(t, "")
 	ask(t, socket(), recorded(t, llama))
@@ -263,8 +263,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// systemd-analyze has nothing to say of the installed units, in any form of
-// instance. An unknown key would be a line and no error, so any word is one.
+// systemd-analyze prints nothing about the installed units, for any form of instance.
+// For an unknown key it prints a line and exits with 0, so any output is an error.
 func TestVerify(t *testing.T) {
 	args := []string{"--user", "--man=no", "verify"}
 	for _, name := range []string{"wcache@%s.socket", "wcache-draft@%s.socket", "wcache@%s.service"} {
@@ -278,7 +278,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A store that is too small is said before a load starts, with the numbers.
+// If the store is too small, the daemon says so before a load starts, with the numbers.
 func TestStoreFull(t *testing.T) {
 	begin(t, "")
 	dropIn(t, "[Service]\nFileDescriptorStoreMax=1\nEnvironment=WCACHE_FDSTORE=1\n")

@@ -25,7 +25,7 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// digests are the sums of the storages behind a reply's tensors, by name, read
+// digests returns the sums of the storages behind a reply's tensors, by name, read
 // through the paths that an engine maps. All tensors here are contiguous.
 func digests(t *testing.T, reply *protocol.Reply) map[string]string {
 	t.Helper()
@@ -54,7 +54,7 @@ func digests(t *testing.T, reply *protocol.Reply) map[string]string {
 // Weights outlive every death of the daemon that isn't a stop.
 func TestSurvive(t *testing.T) {
 	begin(t, "")
-	dropIn(t, "[Service]\nWatchdogSec=10s\n") // which no daemon misses that runs at all
+	dropIn(t, "[Service]\nWatchdogSec=10s\n") // long enough for any daemon that runs
 	want := digests(t, ask(t, socket(), recorded(t, llama)))
 	if len(want) != 24 {
 		t.Fatalf("%d tensors", len(want))
@@ -72,7 +72,7 @@ func TestSurvive(t *testing.T) {
 		{name: "daemon-reexec", do: func(int) { systemctl(t, "daemon-reexec") }, same: true},
 		{name: "kill -9 after daemon-reexec", do: func(pid int) { kill(t, pid, syscall.SIGKILL) }},
 		{name: "new binary and restart", do: func(int) {
-			// As a package does: another inode under the old name.
+			// As a package does: the old name leads to another inode.
 			dir := filepath.Join(os.Getenv("HOME"), "new")
 			if out, err := exec.Command("sh", "-c", fmt.Sprintf("mkdir -p %s && cp /usr/bin/wcache %s/wcache", dir, dir)).CombinedOutput(); err != nil {
 				t.Fatalf("%v %s", err, out)
@@ -86,7 +86,7 @@ func TestSurvive(t *testing.T) {
 		start := time.Now()
 		d.do(pid)
 		if !d.same && !strings.HasPrefix(d.name, "systemctl") && !strings.HasPrefix(d.name, "new") {
-			// Until then it may accept what it won't answer any more.
+			// Before that it may accept a connection that it won't answer.
 			testmain.Eventually(t, "its end", func() bool { return !alive(pid) })
 			start = time.Now()
 		}
@@ -121,7 +121,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// loaderOf is the loader child of the daemon, 0 if there is none.
+// loaderOf returns the pid of the daemon's loader child, 0 if there is none.
 func loaderOf(pid int) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
@@ -152,8 +152,8 @@ func openFiles(t *testing.T, pid int) int {
 	return len(list)
 }
 
-// A loader that is killed leaves nothing, and whoever waits is told or gets the
-// weights of a second try.
+// A killed loader leaves nothing, and waiting engines get an error or the weights of a
+// second try.
 func TestLoaderKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "big")
 	sparse(t, dir, 1<<30)
@@ -228,7 +228,7 @@ func TestLoaderKilled(t *testing.T) {
 	}
 }
 
-// configureRoots names one more root.
+// configureRoots adds a root to the configuration.
 func configureRoots(t *testing.T, dir string) {
 	t.Helper()
 	file := filepath.Join(os.Getenv("HOME"), ".config/wcache/wcache.toml")
@@ -237,7 +237,7 @@ func configureRoots(t *testing.T, dir string) {
 	}
 }
 
-// After a stop the manifest says what was here, and nothing of it is served.
+// After a stop the manifest has the old entries, and the daemon serves none of them.
 func TestStopForgets(t *testing.T) {
 	begin(t, "")
 	ask(t, socket(), recorded(t, llama))

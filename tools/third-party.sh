@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: MIT
 #
 # third-party.sh - write THIRD-PARTY.txt: the notices of all that is compiled into
-# the programs. With --check compare it instead. Needs no network where the modules
-# have been downloaded.
+# the programs. With --check, compare it instead. Needs no network if the modules are
+# downloaded.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,7 +13,7 @@ rule=$(printf '%.0s=' {1..80})
 
 title() { printf '\n%s\n%s\n' "$rule" "$1"; [ $# -lt 2 ] || printf '%s\n' "${@:2}"; printf '%s\n\n' "$rule"; }
 
-# text FILE without spaces at the ends of lines and empty lines at its end.
+# text FILE prints it without spaces at the ends of lines and empty lines at its end.
 text() { sed 's/[ \t\r]*$//' "$1" | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'; }
 
 modules() {
@@ -43,7 +43,7 @@ END
             any=1
         done
         [ "$any" ] || { echo "third-party: error: $path has no licence" >&2; return 1; }
-        # Its header asks to be quoted where it is used.
+        # The header's licence asks for its notice.
         if [ -f "$dir/pkg/nvml/nvml.h" ]; then
             title "$path $version: pkg/nvml/nvml.h"
             awk '/^ \* Copyright/ { on = 1 } on && /\*\// { exit } on { sub(/^ \* ?/, ""); sub(/[ \t\r]+$/, ""); print }' "$dir/pkg/nvml/nvml.h"

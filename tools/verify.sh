@@ -2,10 +2,10 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
 #
-# verify.sh MODEL [DEVICE] - measure what digests and verifying cost with a model
+# verify.sh MODEL [DEVICE] - measure the time of digests and of wcache verify for a model
 # directory, on a GPU by number or uuid, or on the host: each load and comparison five
-# times, beside sha256sum of the same files. Run make build before. All files should
-# be in the page cache; the first load may bring them there.
+# times, beside sha256sum of the same files. Run make build before. All files should be
+# in the page cache; the first load may bring them there.
 set -euo pipefail
 model=$(realpath "${1:?usage: verify.sh MODEL [DEVICE]}") device=${2:-host}
 wcache=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../bin/wcache
@@ -26,7 +26,7 @@ serve() { # VERIFY
     exit 1
 }
 
-# field NAME FILE - a number of a JSON text, the first of its name.
+# field NAME FILE - print the first number of this name in a JSON text.
 field() { sed -n "s/^ *\"$1\": \([0-9.e-]*\),*$/\1/p" "$2" | head -n 1; }
 
 show() { printf '%-44s %s s\n' "$1" "$2"; } # WHAT SECONDS...
@@ -50,7 +50,7 @@ seconds() { # COMMAND...
     echo "$begin $end" | awk '{printf "%.3f", $2 - $1}'
 }
 
-each() { # a process a file, at once
+each() { # one process per file, at once
     local f pids=()
     for f in "$model"/*.safetensors; do
         sha256sum "$f" &

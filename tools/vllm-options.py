@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The wcache authors
 # SPDX-License-Identifier: MIT
-"""What vLLM's own command line parsers know, for package evidence.
+"""Records what vLLM's own command line parsers know, for package evidence.
 
-    vllm-options.py dump >RELEASE.json           the options of the vLLM that is installed
+    vllm-options.py dump >RELEASE.json           the options of the installed vLLM
     vllm-options.py merge RELEASE.json... >../evidence/options.txt
     vllm-options.py record CASES.jsonl >RELEASE.jsonl   what that vLLM makes of command lines
     vllm-options.py join RELEASE.jsonl... >../evidence/testdata/commands/recorded.jsonl
 
 dump and record run vLLM's own programs up to the point where they would parse
-their arguments, on a machine without a GPU too. PYTHONPATH may name an unpacked
-wheel of another release: only its Python files are used. merge and join need no vLLM.
-A case has a program, by its name below, and argv, what follows it; recorded.jsonl itself
-will do.
+their arguments; they need no GPU. PYTHONPATH may name an unpacked wheel of another
+release: only its Python files are used. merge and join need no vLLM.
+A case has a program, by its name below, and argv, the words after it; recorded.jsonl
+itself can serve as CASES.jsonl.
 """
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ import os
 import re
 import sys
 
-# The programs that start an engine, as package evidence calls them: the function
+# The programs that start an engine, by their names in package evidence: the function
 # that parses sys.argv, and the subcommands that come first there.
 MAIN = "vllm.entrypoints.cli.main:main"
 PROGRAMS = {
@@ -36,17 +36,17 @@ PROGRAMS = {
     "run_batch": ("vllm.entrypoints.launchers.run_batch:parse_args", []),
 }
 
-# What package evidence reads: each is set by one option with this name, and by no other.
+# The values that package evidence reads. Only the option of the same name sets each.
 WANTED = ["model", "revision", "download_dir", "speculative_config", "spec_method", "spec_model", "spec_tokens"]
 
 
 class Parser(BaseException):
-    """Carries the parser, and what it is to parse, out of vLLM's own program."""
+    """Carries the parser, and its arguments, out of vLLM's own program."""
 
 
 def pretend():
-    """vLLM asks for the machine's platform before it knows its options: a CPU, which
-    needs no driver and none of the compiled modules."""
+    """Makes vLLM see a CPU, which needs no driver and no compiled modules: vLLM asks for
+    the machine's platform before it knows its options."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
 
@@ -54,7 +54,7 @@ def pretend():
 
 
 def parser_of(function, argv):
-    """The parser that function parses sys.argv with, and that parser's method."""
+    """Returns the parser with which function parses sys.argv, and that parser's method."""
     import importlib
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -108,7 +108,7 @@ def describe(parser):
 
 
 def quiet():
-    """Where results go. vLLM logs to standard output."""
+    """Returns the file for results, and sends standard output, vLLM's log, to standard error."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return out
@@ -155,7 +155,7 @@ def merge(paths):
     for r in order:
         print("release", digits[r], r)
     for (strings, nargs), where in sorted(rows.items(), key=lambda r: r[0]):
-        by = {}  # the programs that have it in the same releases
+        by = {}  # the programs that have the option in the same releases
         for program, has in where.items():
             by.setdefault("".join(digits[r] for r in has), []).append(letters[program])
         places = ",".join("".join(sorted(programs)) + releases for releases, programs in sorted(by.items()))
@@ -163,7 +163,7 @@ def merge(paths):
 
 
 def result(program, parser, parse, argv):
-    """What becomes of a command line: the values, or why vLLM ends."""
+    """Returns what vLLM makes of a command line: the values, or why it ends."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -205,7 +205,7 @@ def record(path):
 
 
 def join(paths):
-    """A line a case, with what releases make of it alike."""
+    """Writes one line per case, with the results, each with the releases that agree on it."""
     cases = {}
     for path in paths:
         with open(path) as f:

@@ -6,8 +6,7 @@
 // compares each with what vLLM's own loader made of the same checkpoint.
 //
 // With -watch it then stays, as an engine does, until its standard input ends.
-// Before that it closes its standard output, so that whoever reads it knows that
-// all is said.
+// Before that it closes its standard output, so that the reader sees its end.
 package main
 
 import (
@@ -24,8 +23,8 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// patience is how long an answer may take, the load of a tiny model and the start of
-// the service included, on a machine that is busy with other things.
+// patience is the longest time for an answer, with the load of a tiny model and the
+// start of the service, on a busy machine.
 const patience = time.Minute
 
 type options struct {
@@ -83,7 +82,7 @@ func run(o options) error {
 	return stay(o.socket, o.watch)
 }
 
-// ask sends a recorded frame and gives the reply, which has to be good.
+// ask sends a recorded frame and returns the reply, which has to be good.
 func ask(socket, recorded string) (*protocol.Reply, error) {
 	reply, hangup, err := send(socket, recorded)
 	if err != nil {
