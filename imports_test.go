@@ -52,7 +52,7 @@ var allowed = map[string][]string{
 	"device/nvml":          {"device"},
 	"device/place":         {"device", "device/cuda", "device/host", "device/nvml", "systemd/generator"},
 	"loader/native":        {"layout", "stamp", "tensor", "tensor/cast", "device", "internal/fd"},
-	"loader":               {"loader/native", "layout", "tensor", "device", "internal/fd"},
+	"loader":               {"loader/native", "layout", "stamp", "tensor", "device", "internal/fd"},
 	"activation":           {"internal/fd"},
 	"manifest":             {"fingerprint", "stamp"},
 	"resolve":              {"config", "fingerprint", "layout", "weights", "weights/index"},

@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // Fill carries plan out in buf, which has to have the bytes of the plan's segment.
-// It may leave buf half filled when it fails, with *Changed or *Unreadable for a
+// It may leave buf half filled when it fails, with a [*stamp.Changed] or an [*Unreadable] for a
 // file that it can't use. When ctx is done it ends after the blocks that are in
 // flight.
 func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) error {
