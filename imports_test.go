@@ -21,6 +21,7 @@ const module = "github.com/wcache/wcache"
 // the program.
 var allowed = map[string][]string{
 	"tensor":               {},
+	"tensor/cast":          {"tensor"},
 	"stamp":                {},
 	"release":              {},
 	"internal/advice":      {},
@@ -42,7 +43,7 @@ var allowed = map[string][]string{
 	"protocol/pickle":      {},
 	"protocol":             {"protocol/pickle", "tensor", "fingerprint"},
 	"torch":                {"release", "protocol", "protocol/pickle", "tensor"},
-	"layout":               {"release", "stamp", "tensor", "weights", "weights/safetensors", "weights/hfconfig"},
+	"layout":               {"release", "stamp", "tensor", "tensor/cast", "weights", "weights/safetensors", "weights/hfconfig"},
 	"device":               {"internal/fd"},
 	"device/host":          {"device", "internal/fd"},
 	"device/devicetest":    {"device", "internal/fd"},
@@ -50,8 +51,8 @@ var allowed = map[string][]string{
 	"device/cuda/fake":     {},
 	"device/nvml":          {"device"},
 	"device/place":         {"device", "device/cuda", "device/host", "device/nvml", "systemd/generator"},
-	"loader/native":        {"layout", "stamp", "tensor", "device", "internal/fd"},
-	"loader":               {"loader/native", "layout", "tensor", "device", "internal/fd"},
+	"loader/native":        {"layout", "stamp", "tensor", "tensor/cast", "device", "internal/fd"},
+	"loader":               {"loader/native", "layout", "stamp", "tensor", "device", "internal/fd"},
 	"activation":           {"internal/fd"},
 	"manifest":             {"fingerprint", "stamp"},
 	"resolve":              {"config", "fingerprint", "layout", "weights", "weights/index"},

@@ -26,6 +26,7 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/loader/native"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights/index"
 )
 
@@ -170,7 +171,7 @@ func inProcess(ctx context.Context, _ loader.Options, job loader.Job, _ func(loa
 	}
 	defer buf.Close()
 	if err := native.Fill(ctx, job.Plan, buf, native.Options{Workers: 1}); err != nil {
-		var changed *native.Changed
+		var changed *stamp.Changed
 		if errors.As(err, &changed) {
 			return nil, &loader.Error{Kind: loader.KindFileChanged, Message: err.Error()}
 		}

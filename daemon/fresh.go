@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/wcache/wcache/cache"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -22,7 +23,7 @@ func (l *loads) fresh(ctx context.Context, h *cache.Hold) error {
 	limited, cancel := context.WithTimeoutCause(ctx, checkLimit, &hangs{e.Dir, checkLimit})
 	defer cancel()
 	_, err := beside(limited, l.checks, func(context.Context) (struct{}, error) { return struct{}{}, recordOf(e).Stale() })
-	var changed *weights.Changed
+	var changed *stamp.Changed
 	switch {
 	case err == nil:
 		return nil
@@ -38,7 +39,7 @@ func (l *loads) fresh(ctx context.Context, h *cache.Hold) error {
 // shapes no contents has certainly changed: attributes, inode numbers or the mount. If
 // they are equal the entry goes on with the files as they are now. That costs the time
 // of a load, and no second copy of the weights beside the one that engines have mapped.
-func (l *loads) compare(ctx context.Context, h *cache.Hold, changed *weights.Changed) error {
+func (l *loads) compare(ctx context.Context, h *cache.Hold, changed *stamp.Changed) error {
 	e := h.Record()
 	return l.compares.do(ctx, e.ID, func() error {
 		now, err := l.against(l.ctx, h, false, nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/resolve"
-	"github.com/wcache/wcache/weights"
+	"github.com/wcache/wcache/stamp"
 )
 
 // errLost is the error of a load at whose end the GPU is well, and was not meanwhile.
@@ -59,7 +59,7 @@ func (l *loads) load(ctx context.Context, want cache.Want, ticket *cache.Ticket)
 
 // filesChanged reports whether a load ended because its files are being written.
 func filesChanged(err error) bool {
-	var planning *weights.Changed
+	var planning *stamp.Changed
 	var filling *loader.Error
 	return errors.As(err, &planning) || errors.As(err, &filling) && filling.Kind == loader.KindFileChanged
 }

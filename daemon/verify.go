@@ -16,6 +16,7 @@ import (
 	"github.com/wcache/wcache/loader"
 	"github.com/wcache/wcache/manifest"
 	"github.com/wcache/wcache/resolve"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -180,7 +181,7 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 // sameFiles looks at the files' times as a request does. The error is that they have
 // certainly changed; touched is a change of which only the contents tell whether it is
 // one.
-func (s *Server) sameFiles(ctx context.Context, e manifest.Entry) (touched *weights.Changed, err error) {
+func (s *Server) sameFiles(ctx context.Context, e manifest.Entry) (touched *stamp.Changed, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, &hangs{e.Dir, checkLimit})
 	defer cancel()
 	_, err = beside(ctx, s.checks, func(context.Context) (struct{}, error) { return struct{}{}, recordOf(e).Stale() })

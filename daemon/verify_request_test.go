@@ -55,7 +55,7 @@ func TestVerifyInterrupted(t *testing.T) {
 	r := <-done
 	do(t, r.err)
 	want := control.Verified{Key: e.Key, Model: dir, State: control.StateChanged, Bytes: 210080, Hint: "the next request for it loads it again",
-		Message: fmt.Sprintf("verify memory: load %q: the file changed: was written", filepath.Join(dir, "model.safetensors"))}
+		Message: fmt.Sprintf("verify memory: check file %q: was written", filepath.Join(dir, "model.safetensors"))}
 	if diff := cmp.Diff([]control.Verified{want}, r.list, cmpopts.IgnoreFields(control.Verified{}, "Seconds", "Fingerprint"), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("a file that changes (-want +got):\n%s", diff)
 	}

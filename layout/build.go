@@ -216,7 +216,7 @@ func (b *builder) append(c Copy) {
 	storages := b.plan.Table.Storages
 	if n := len(b.plan.Copies); n > 0 && c.Dst != storages[len(storages)-1].Offset {
 		l := &b.plan.Copies[n-1]
-		if l.Rows == 1 && c.Rows == 1 && l.File == c.File && l.From == c.From && l.Src+l.RowBytes == c.Src && l.Dst+l.written() == c.Dst {
+		if l.Rows == 1 && c.Rows == 1 && l.File == c.File && l.From == c.From && l.Src+l.RowBytes == c.Src && l.Dst+l.Written(l.RowBytes) == c.Dst {
 			l.RowBytes += c.RowBytes
 			l.SrcStride = l.RowBytes
 			return

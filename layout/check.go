@@ -5,110 +5,176 @@ package layout
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"slices"
 
 	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/tensor/cast"
 )
 
-// written is how many bytes the copy fills.
-func (c Copy) written() int64 {
-	return c.Rows * (c.RowBytes / int64(c.From.Size()) * int64(c.To.Size()))
+// Written is how many bytes n source bytes of a copy become.
+func (c *Copy) Written(n int64) int64 {
+	if c.From == c.To {
+		return n
+	}
+	return n / int64(c.From.Size()) * int64(c.To.Size())
 }
 
-// written is how many bytes the cache fills.
-func (r Rope) written() int64 { return r.Rows * 2 * int64(len(r.InvFreq)) * int64(r.To.Size()) }
+// RowBytes is the size of one row of the cache in bytes.
+func (r *Rope) RowBytes() int64 { return int64(2*len(r.InvFreq)) * int64(r.To.Size()) }
+
+// extent is a range of bytes of the segment.
+type extent struct{ from, to int64 }
 
 // Check reports the first rule that a plan breaks: its table must be valid, each
 // byte of each storage written exactly once, and no file read past its end. An
 // engine takes wrong tensors without a word, so every plan is checked, also where
 // it comes from another process.
 func (p *Plan) Check() error {
-	if p.Table == nil {
-		return fmt.Errorf("check plan: no table")
+	if p == nil || p.Table == nil {
+		return errors.New("check plan: no table")
 	}
 	if err := p.Table.Validate(); err != nil {
 		return fmt.Errorf("check plan: %w", err)
 	}
-	for i, c := range p.Copies {
-		if err := p.checkCopy(c); err != nil {
-			return fmt.Errorf("check plan: copy %d: %w", i, err)
-		}
+	writes, err := p.writes()
+	if err != nil {
+		return fmt.Errorf("check plan: %w", err)
 	}
-	for i, r := range p.Ropes {
-		if r.Rows <= 0 || len(r.InvFreq) == 0 || !isFloat(r.To) || r.To == tensor.F64 || r.Rows > math.MaxInt64/16/int64(len(r.InvFreq)) {
-			return fmt.Errorf("check plan: rope cache %d: %d rows of %d frequencies of %s", i, r.Rows, len(r.InvFreq), r.To)
-		}
+	if err := checkCover(p.Table.Storages, writes); err != nil {
+		return fmt.Errorf("check plan: %w", err)
 	}
-	return p.checkCover()
+	return nil
 }
 
-func (p *Plan) checkCopy(c Copy) error {
-	if !isFloat(c.From) || !isFloat(c.To) || c.To == tensor.F64 {
-		return fmt.Errorf("cast of %s to %s", c.From, c.To)
+// writes are the ranges of the segment that are written, each a valid one by itself.
+func (p *Plan) writes() ([]extent, error) {
+	var list []extent
+	size := p.Table.Segment
+	add := func(kind string, i int, dst, n int64, err error) error {
+		if err == nil && (dst < 0 || n <= 0 || n > size || dst > size-n) {
+			err = fmt.Errorf("bytes %d+%d are not in a segment of %d", dst, n, size)
+		}
+		if err != nil {
+			return fmt.Errorf("%s %d: %w", kind, i, err)
+		}
+		list = append(list, extent{dst, dst + n})
+		return nil
 	}
+	for i := range p.Copies {
+		c := &p.Copies[i]
+		n, err := p.copied(c)
+		if err := add("copy", i, c.Dst, n, err); err != nil {
+			return nil, err
+		}
+	}
+	for i, z := range p.Zeros {
+		if err := add("zero", i, z.Dst, z.Bytes, nil); err != nil {
+			return nil, err
+		}
+	}
+	for i, l := range p.Literals {
+		if err := add("literal", i, l.Dst, int64(len(l.Data)), nil); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.Ropes {
+		r := &p.Ropes[i]
+		n, err := computed(r)
+		if err := add("rope", i, r.Dst, n, err); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// copied is how many bytes a copy writes.
+func (p *Plan) copied(c *Copy) (int64, error) {
 	if c.File < 0 || c.File >= len(p.Files) {
-		return fmt.Errorf("no file %d", c.File)
+		return 0, fmt.Errorf("no file %d", c.File)
 	}
-	if c.Src < 0 || c.Rows <= 0 || c.RowBytes <= 0 || c.RowBytes%int64(c.From.Size()) != 0 || c.SrcStride < c.RowBytes {
-		return fmt.Errorf("%d rows of %d bytes, %d apart, from %d", c.Rows, c.RowBytes, c.SrcStride, c.Src)
+	file := &p.Files[c.File]
+	if c.Rows <= 0 || c.RowBytes <= 0 || c.Src < 0 || c.Rows > 1 && c.SrcStride < c.RowBytes {
+		return 0, fmt.Errorf("%d rows of %d bytes, %d apart, from %d of %q", c.Rows, c.RowBytes, c.SrcStride, c.Src, file.Path)
 	}
-	hi, lo := bits.Mul64(uint64(c.Rows-1), uint64(c.SrcStride))
-	room := p.Files[c.File].Stamp.Size - c.Src - c.RowBytes
-	if hi != 0 || room < 0 || lo > uint64(room) {
-		return fmt.Errorf("reads past the end of %q", p.Files[c.File].Path)
+	last, ok := int64(0), true // from the first row's start to the last one's
+	if c.Rows > 1 {
+		last, ok = product(c.Rows-1, c.SrcStride)
 	}
-	return nil
+	if size := file.Stamp.Size; !ok || c.RowBytes > size || last > size-c.RowBytes || c.Src > size-c.RowBytes-last {
+		return 0, fmt.Errorf("%d rows of %d bytes, %d apart, from %d are not in %q of %d bytes",
+			c.Rows, c.RowBytes, c.SrcStride, c.Src, file.Path, size)
+	}
+	switch {
+	case c.From != c.To && !cast.Possible(c.From, c.To):
+		return 0, fmt.Errorf("no cast from %v to %v", c.From, c.To)
+	case c.From.Size() == 0 || c.RowBytes%int64(c.From.Size()) != 0:
+		return 0, fmt.Errorf("rows of %d bytes of %v", c.RowBytes, c.From)
+	}
+	n, ok := product(c.Rows, c.Written(c.RowBytes))
+	if !ok {
+		return 0, fmt.Errorf("%d rows of %d bytes", c.Rows, c.Written(c.RowBytes))
+	}
+	return n, nil
 }
 
-// checkCover compares what is written with the storages, both by offset. Bytes
-// between two storages belong to none and stay as they are.
-func (p *Plan) checkCover() error {
-	type run struct{ begin, n int64 }
-	var runs []run
-	for _, c := range p.Copies {
-		runs = append(runs, run{c.Dst, c.written()})
+// computed is how many bytes a cache takes.
+func computed(r *Rope) (int64, error) {
+	if r.To != tensor.F16 && r.To != tensor.BF16 && r.To != tensor.F32 {
+		return 0, fmt.Errorf("element type %v", r.To)
 	}
-	for _, z := range p.Zeros {
-		runs = append(runs, run{z.Dst, z.Bytes})
+	n, ok := product(r.Rows, r.RowBytes())
+	if !ok {
+		return 0, fmt.Errorf("%d rows of %d bytes", r.Rows, r.RowBytes())
 	}
-	for _, l := range p.Literals {
-		runs = append(runs, run{l.Dst, int64(len(l.Data))})
+	return n, nil
+}
+
+// checkCover reports bytes of storages that are not written exactly once, and writes
+// that are in no storage. Bytes between two storages belong to none and stay as they
+// are.
+func checkCover(list []tensor.Storage, writes []extent) error {
+	var storages []extent
+	for _, s := range list {
+		if s.Bytes > 0 {
+			storages = append(storages, extent{s.Offset, s.Offset + s.Bytes})
+		}
 	}
-	for _, r := range p.Ropes {
-		runs = append(runs, run{r.Dst, r.written()})
-	}
-	slices.SortFunc(runs, func(a, b run) int { return cmp.Compare(a.begin, b.begin) })
-	storages := slices.Clone(p.Table.Storages)
-	slices.SortFunc(storages, func(a, b tensor.Storage) int {
-		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Bytes, b.Bytes))
-	})
-	last := int64(0)
+	order := func(a, b extent) int { return cmp.Compare(a.from, b.from) }
+	slices.SortFunc(storages, order)
+	slices.SortFunc(writes, order)
+	end := int64(0)
 	for _, s := range storages {
-		if s.Offset < last {
-			return fmt.Errorf("check plan: storages overlap at byte %d", s.Offset)
+		if s.from < end {
+			return fmt.Errorf("two storages hold byte %d", s.from)
 		}
-		at := s.Offset
-		for at < s.Offset+s.Bytes {
-			if len(runs) == 0 || runs[0].begin != at || runs[0].n <= 0 || runs[0].n > s.Offset+s.Bytes-at {
-				if len(runs) > 0 {
-					at = min(at, runs[0].begin)
-				}
-				return fmt.Errorf("check plan: byte %d of the segment is not written exactly once", at)
+		end = s.to
+		for at := s.from; at < s.to; {
+			switch {
+			case len(writes) == 0 || writes[0].from > at:
+				return fmt.Errorf("nothing writes byte %d", at)
+			case writes[0].from < at:
+				return fmt.Errorf("byte %d is written twice or is in no storage", writes[0].from)
+			case writes[0].to > s.to:
+				return fmt.Errorf("a write of bytes %d to %d overruns its storage", writes[0].from, writes[0].to)
 			}
-			at += runs[0].n
-			runs = runs[1:]
+			at, writes = writes[0].to, writes[1:]
 		}
-		last = at
 	}
-	if len(runs) > 0 {
-		return fmt.Errorf("check plan: byte %d of the segment is written and belongs to no tensor", runs[0].begin)
+	if len(writes) > 0 {
+		return fmt.Errorf("byte %d is written twice or is in no storage", writes[0].from)
 	}
 	return nil
 }
 
-func isFloat(d tensor.DType) bool {
-	return d == tensor.BF16 || d == tensor.F16 || d == tensor.F32 || d == tensor.F64
+// product multiplies numbers of which neither is negative.
+func product(a, b int64) (int64, bool) {
+	if a < 0 || b < 0 {
+		return 0, false
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	return int64(lo), hi == 0 && lo <= math.MaxInt64
 }

@@ -5,8 +5,9 @@ package layout
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,52 +46,80 @@ func smallPlan() *Plan {
 // TestCheck: an engine must never run on empty memory, on bytes that nobody wrote,
 // or on a view of somebody else's.
 func TestCheck(t *testing.T) {
+	copied := func(edit func(*Copy)) func(*Plan) { return func(p *Plan) { edit(&p.Copies[0]) } }
+	rope := func(edit func(*Rope)) func(*Plan) { return func(p *Plan) { edit(&p.Ropes[0]) } }
+	more := func(dst, n int64) func(*Plan) {
+		return func(p *Plan) { p.Zeros = append(p.Zeros, Zero{Dst: dst, Bytes: n}) }
+	}
 	tests := []struct {
 		name   string
 		change func(*Plan)
-		want   string
+		want   string // after "check plan: "
 	}{
 		{"right, with shared and empty storages", func(*Plan) {}, ""},
 		{"no table", func(p *Plan) { p.Table = nil }, "no table"},
-		{"no tensors", func(p *Plan) { *p = Plan{Table: &tensor.Table{Segment: 0}} }, "no tensors"},
+		{"no tensors", func(p *Plan) { p.Table.Tensors = nil }, "check table: no tensors"},
 		{"zero bytes", func(p *Plan) {
 			x := p.Table.Tensors[4]
 			x.Storage = 0
 			*p = Plan{Table: &tensor.Table{Segment: 0, Storages: []tensor.Storage{{}}, Tensors: []tensor.Tensor{x}}}
-		}, "no bytes"},
-		{"view past its storage", func(p *Plan) { p.Table.Tensors[1].Offset = 9 }, "overrun a storage"},
-		{"unwritten end", func(p *Plan) { p.Zeros = nil }, "byte 64 of the segment is not written"},
-		{"unwritten start", func(p *Plan) { p.Copies[0].Dst = 32; p.Copies[0].Rows = 2 }, "byte 0 of the segment is not written"},
-		{"written twice", func(p *Plan) { p.Zeros = append(p.Zeros, Zero{Dst: 80, Bytes: 16}) }, "byte 80 of the segment is not written exactly once"},
-		{"written over the end", func(p *Plan) { p.Zeros[0].Bytes = 40 }, "byte 64"},
-		{"written between storages", func(p *Plan) { p.Zeros = append(p.Zeros, Zero{Dst: 600, Bytes: 1}) }, "byte 600"},
-		{"storages overlap", func(p *Plan) { p.Table.Storages[1] = tensor.Storage{Offset: 0, Bytes: 96} }, "storages overlap"},
-		{"nothing to write", func(p *Plan) { p.Zeros = append(p.Zeros, Zero{Dst: 64}) }, "byte 64"},
-		{"negative", func(p *Plan) { p.Zeros = []Zero{{Dst: 64, Bytes: -32}} }, "byte 64"},
-		{"past the file", func(p *Plan) { p.Copies[0].Src = 873 }, `past the end of "/f"`},
-		{"far past the file", func(p *Plan) { p.Copies[0].SrcStride = 1 << 62 }, `past the end of "/f"`},
-		{"before the file", func(p *Plan) { p.Copies[0].Src = -1 }, "from -1"},
-		{"no such file", func(p *Plan) { p.Copies[0].File = 1 }, "no file 1"},
-		{"part of an element", func(p *Plan) { p.Copies[0].RowBytes = 30 }, "30 bytes"},
-		{"rows over each other", func(p *Plan) { p.Copies[0].SrcStride = 16 }, "16 apart"},
-		{"no rows", func(p *Plan) { p.Copies[0].Rows = 0 }, "0 rows"},
-		{"integers", func(p *Plan) { p.Copies[0].From = tensor.I32 }, "cast of I32"},
-		{"to float64", func(p *Plan) { p.Copies[0].To = tensor.F64 }, "to F64"},
-		{"cache of integers", func(p *Plan) { p.Ropes[0].To = tensor.I16 }, "rope cache 0"},
-		{"cache without end", func(p *Plan) { p.Ropes[0].Rows = 1 << 62 }, "rope cache 0"},
+		}, "check table: no bytes"},
+		{"view past its storage", func(p *Plan) { p.Table.Tensors[1].Offset = 9 },
+			`check table: tensor "weight.W_UV": shape [8 3], stride [1 16], offset 9 overrun a storage of 96 bytes`},
+		{"no such file", copied(func(c *Copy) { c.File = 1 }), "copy 0: no file 1"},
+		{"file -1", copied(func(c *Copy) { c.File = -1 }), "copy 0: no file -1"},
+		{"past the file", copied(func(c *Copy) { c.Src++ }), `copy 0: 4 rows of 32 bytes, 32 apart, from 873 are not in "/f" of 1000 bytes`},
+		{"rows past the file", copied(func(c *Copy) { c.SrcStride = 33 }), `copy 0: 4 rows of 32 bytes, 33 apart, from 872 are not in "/f" of 1000 bytes`},
+		{"far past the file", copied(func(c *Copy) { c.SrcStride = 1 << 62 }), `copy 0: 4 rows of 32 bytes, 4611686018427387904 apart, from 872 are not in "/f" of 1000 bytes`},
+		{"long rows", copied(func(c *Copy) { c.RowBytes, c.SrcStride = math.MaxInt64, math.MaxInt64 }),
+			`copy 0: 4 rows of 9223372036854775807 bytes, 9223372036854775807 apart, from 872 are not in "/f" of 1000 bytes`},
+		{"long rows of a long file", func(p *Plan) {
+			p.Files[0].Stamp.Size = math.MaxInt64
+			p.Copies[0] = Copy{Rows: 1, RowBytes: 1<<62 + 2, From: tensor.F16, To: tensor.F32}
+		}, "copy 0: 1 rows of -9223372036854775804 bytes"},
+		{"before the file", copied(func(c *Copy) { c.Src = -1 }), `copy 0: 4 rows of 32 bytes, 32 apart, from -1 of "/f"`},
+		{"no rows", copied(func(c *Copy) { c.Rows = 0 }), `copy 0: 0 rows of 32 bytes, 32 apart, from 872 of "/f"`},
+		{"rows over each other", copied(func(c *Copy) { c.SrcStride = 16 }), `copy 0: 4 rows of 32 bytes, 16 apart, from 872 of "/f"`},
+		{"part of an element", copied(func(c *Copy) { c.RowBytes = 30 }), "copy 0: rows of 30 bytes of F32"},
+		{"elements of half a byte", copied(func(c *Copy) { c.From, c.To = tensor.F4, tensor.F4 }), "copy 0: rows of 32 bytes of F4"},
+		{"integers", copied(func(c *Copy) { c.From = tensor.I32 }), "copy 0: no cast from I32 to BF16"},
+		{"to float64", copied(func(c *Copy) { c.To = tensor.F64 }), "copy 0: no cast from F32 to F64"},
+		{"no such type", copied(func(c *Copy) { c.To = 99 }), "copy 0: no cast from F32 to DType(99)"},
+		{"before the segment", copied(func(c *Copy) { c.Dst = -1 }), "copy 0: bytes -1+64 are not in a segment of 1024"},
+		{"past the segment", copied(func(c *Copy) { c.Dst = math.MaxInt64 }), "copy 0: bytes 9223372036854775807+64 are not in a segment of 1024"},
+		{"zeros past the segment", more(64, math.MaxInt64), "zero 1: bytes 64+9223372036854775807 are not in a segment of 1024"},
+		{"nothing to write", more(64, 0), "zero 1: bytes 64+0 are not in a segment of 1024"},
+		{"negative", more(64, -32), "zero 1: bytes 64+-32 are not in a segment of 1024"},
+		{"empty literal", func(p *Plan) { p.Literals[0].Data = nil }, "literal 0: bytes 256+0 are not in a segment of 1024"},
+		{"cache of integers", rope(func(r *Rope) { r.To = tensor.I16 }), "rope 0: element type I16"},
+		{"cache without end", rope(func(r *Rope) { r.Rows = math.MaxInt64 }), "rope 0: 9223372036854775807 rows of 8 bytes"},
+		{"cache of negative rows", rope(func(r *Rope) { r.Rows = -2 }), "rope 0: -2 rows of 8 bytes"},
+		{"cache of no frequencies", rope(func(r *Rope) { r.InvFreq = nil }), "rope 0: bytes 512+0 are not in a segment of 1024"},
+		{"unwritten end", func(p *Plan) { p.Zeros = nil }, "nothing writes byte 64"},
+		{"unwritten start", copied(func(c *Copy) { c.Dst, c.Rows = 32, 2 }), "nothing writes byte 0"},
+		{"last storage unwritten", func(p *Plan) { p.Ropes = nil }, "nothing writes byte 512"},
+		{"written twice", more(80, 16), "byte 80 is written twice or is in no storage"},
+		{"overlap", func(p *Plan) { p.Zeros[0] = Zero{Dst: 63, Bytes: 33} }, "byte 63 is written twice or is in no storage"},
+		{"written over the end", func(p *Plan) { p.Zeros[0].Bytes = 40 }, "a write of bytes 64 to 104 overruns its storage"},
+		{"written between storages", more(300, 1), "byte 300 is written twice or is in no storage"},
+		{"written behind storages", more(600, 1), "byte 600 is written twice or is in no storage"},
+		{"storages overlap", func(p *Plan) { p.Table.Storages[1] = tensor.Storage{Offset: 0, Bytes: 96} }, "two storages hold byte 0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := smallPlan()
 			tt.change(p)
-			err := p.Check()
-			if tt.want == "" && err == nil {
-				return
+			want, got := "", fmt.Sprint(p.Check())
+			if want = "check plan: " + tt.want; tt.want == "" {
+				want = "<nil>"
 			}
-			if err == nil || tt.want == "" || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
+			if got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
+	}
+	if (*Plan)(nil).Check() == nil {
+		t.Error("no plan is a right one")
 	}
 }
 
@@ -161,7 +190,7 @@ func FuzzCheck(f *testing.F) {
 		}
 		size := p.Table.Segment
 		for _, c := range p.Copies {
-			if c.Dst < 0 || c.written() <= 0 || c.written() > size-c.Dst {
+			if c.Dst < 0 || c.Written(c.RowBytes) <= 0 || c.Rows*c.Written(c.RowBytes) > size-c.Dst {
 				t.Errorf("copy past the segment: %+v", c)
 			}
 			if end := c.Src + (c.Rows-1)*c.SrcStride + c.RowBytes; end <= 0 || end > p.Files[c.File].Stamp.Size {
@@ -169,7 +198,7 @@ func FuzzCheck(f *testing.F) {
 			}
 		}
 		for _, r := range p.Ropes {
-			if r.Dst < 0 || r.written() > size-r.Dst {
+			if r.Dst < 0 || r.Rows*r.RowBytes() > size-r.Dst {
 				t.Errorf("rope past the segment: %+v", r)
 			}
 		}

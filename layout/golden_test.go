@@ -20,6 +20,7 @@ import (
 
 	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/tensor/cast"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -220,17 +221,12 @@ func carryOut(t *testing.T, p *Plan) []byte {
 		}
 	}
 	for _, c := range p.Copies {
-		src, dst := files[c.File], c.Dst
-		decode, size := decoder(c.From), int64(c.From.Size())
+		convert := func(dst, src []byte) { copy(dst, src) }
+		if c.From != c.To {
+			convert = cast.Between(c.From, c.To)
+		}
 		for row := range c.Rows {
-			for at := int64(0); at < c.RowBytes; at += size {
-				b := src[c.Src+row*c.SrcStride+at:][:size]
-				if c.From == c.To {
-					dst += int64(copy(memory[dst:], b))
-				} else {
-					dst += put(memory[dst:], c.To, decode(b))
-				}
-			}
+			convert(memory[c.Dst+row*c.Written(c.RowBytes):][:c.Written(c.RowBytes)], files[c.File][c.Src+row*c.SrcStride:][:c.RowBytes])
 		}
 	}
 	for _, z := range p.Zeros {
@@ -261,29 +257,14 @@ func fillRow(b []byte, r Rope, row int64) int64 {
 
 // put writes a float32 as a type, and returns its size.
 func put(b []byte, d tensor.DType, x float32) int64 {
-	bits := math.Float32bits(rounder(d)(x))
+	bits := math.Float32bits(x)
 	switch d {
 	case tensor.BF16:
-		binary.LittleEndian.PutUint16(b, uint16(bits>>16))
+		binary.LittleEndian.PutUint16(b, cast.BF16(bits))
 	case tensor.F16:
-		binary.LittleEndian.PutUint16(b, halfBits(bits))
+		binary.LittleEndian.PutUint16(b, cast.F16(bits))
 	default:
 		binary.LittleEndian.PutUint32(b, bits)
 	}
 	return int64(d.Size())
-}
-
-// halfBits encodes a float32 that a float16 holds exactly.
-func halfBits(bits uint32) uint16 {
-	x := math.Float32frombits(bits)
-	sign := uint16(bits >> 31 << 15)
-	switch a := math.Abs(float64(x)); {
-	case x != x:
-		return sign | 0x7e00
-	case math.IsInf(a, 0):
-		return sign | 0x7c00
-	case a < 0x1p-14:
-		return sign | uint16(a*0x1p24)
-	}
-	return sign | uint16((bits>>23&0xff)-127+15)<<10 | uint16(bits>>13&0x3ff)
 }

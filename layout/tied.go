@@ -4,11 +4,15 @@
 package layout
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
+	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/tensor/cast"
 	"github.com/wcache/wcache/weights"
 	"github.com/wcache/wcache/weights/safetensors"
 )
@@ -56,8 +60,8 @@ func hasHead(h *safetensors.Header) bool {
 // with torch.equal: by value, so a NaN equals nothing and both zeros are one.
 func (b *builder) sameHead(m *dense) (bool, error) {
 	var at [2]*io.SectionReader
-	var decode [2]func([]byte) float32
 	var size [2]int
+	var value [2]func([]byte) []byte
 	for i, mod := range []module{m.embedding(), m.head()} {
 		pieces, err := b.pieces("", mod, ".weight")
 		if err != nil {
@@ -70,25 +74,59 @@ func (b *builder) sameHead(m *dense) (bool, error) {
 		}
 		defer f.Close()
 		dtype := p.from.t.DType
-		size[i], decode[i] = dtype.Size(), decoder(dtype)
+		size[i], value[i] = dtype.Size(), values(dtype, b.dtype)
 		row := p.of * int64(size[i])
 		at[i] = io.NewSectionReader(f, p.from.file.Header.Data+p.from.t.Begin+p.rows.start*row, p.rows.n*row)
 	}
 	const block = 1 << 18 // elements
-	x, y := make([]byte, block*size[0]), make([]byte, block*size[1])
-	round := rounder(b.dtype)
+	raw := [2][]byte{make([]byte, block*size[0]), make([]byte, block*size[1])}
 	for left := at[0].Size() / int64(size[0]); left > 0; left -= block {
 		n := int(min(left, block))
-		for i, buf := range [][]byte{x, y} {
+		var v [2][]byte
+		for i, buf := range raw {
 			if _, err := io.ReadFull(at[i], buf[:n*size[i]]); err != nil {
 				return false, fmt.Errorf("compare lm_head with embed_tokens: %w", err)
 			}
+			v[i] = value[i](buf[:n*size[i]])
 		}
-		for i := range n {
-			if round(decode[0](x[i*size[0]:])) != round(decode[1](y[i*size[1]:])) {
-				return false, nil
-			}
+		if !equal(v[0], v[1]) {
+			return false, nil
 		}
 	}
 	return true, nil
+}
+
+// values makes float32 of what elements are in the model's type. Both types are
+// floating-point ones, see check.
+func values(from, model tensor.DType) func([]byte) []byte {
+	type step struct {
+		convert cast.Func
+		from    int
+		to      int
+	}
+	var steps []step
+	for _, pair := range [][2]tensor.DType{{from, model}, {model, tensor.F32}} {
+		if pair[0] != pair[1] {
+			steps = append(steps, step{cast.Between(pair[0], pair[1]), pair[0].Size(), pair[1].Size()})
+		}
+	}
+	return func(b []byte) []byte {
+		for _, s := range steps {
+			out := make([]byte, len(b)/s.from*s.to)
+			s.convert(out, b)
+			b = out
+		}
+		return b
+	}
+}
+
+// equal compares as many float32.
+func equal(a, b []byte) bool {
+	for ; len(a) > 0; a, b = a[4:], b[4:] {
+		x, y := binary.LittleEndian.Uint32(a), binary.LittleEndian.Uint32(b)
+		if math.Float32frombits(x) != math.Float32frombits(y) {
+			return false
+		}
+	}
+	return true
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
-	"github.com/wcache/wcache/weights"
 )
 
 // TestTied: config.json says tied and there is an lm_head.
@@ -128,7 +128,7 @@ func TestChangedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := New(d, bf16)
-	var changed *weights.Changed
+	var changed *stamp.Changed
 	if !errors.As(err, &changed) {
 		t.Errorf("got %v, want a changed file", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/loader/native"
+	"github.com/wcache/wcache/stamp"
 )
 
 // Opener opens a device by name. BlockBytes is the most that will be written at
@@ -273,7 +274,7 @@ func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
 func classify(err error) *Error {
 	e := &Error{Kind: KindFailed, Message: strings.ReplaceAll(err.Error(), "\n", "; ")} // of joined ones
 	var memory *device.NoMemory
-	var changed *native.Changed
+	var changed *stamp.Changed
 	var unreadable *native.Unreadable
 	var damaged *native.Damaged
 	var none *noDevice

@@ -317,9 +317,9 @@ func TestChildFails(t *testing.T) {
 			}
 		}, Error{Kind: KindFileUnreadable, Message: `open "{}": no such file or directory`}},
 		{"file changed before", "work", func(_ *testing.T, j *Job) { j.Plan.Files[0].Stamp.MTime-- },
-			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: was written`}},
+			Error{Kind: KindFileChanged, Message: `check file "{}": was written`}},
 		{"file removed and truncated in mid-load", "truncate", nil,
-			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: had 500000 bytes, has 10`}},
+			Error{Kind: KindFileChanged, Message: `check file "{}": had 500000 bytes, has 10`}},
 		{"disk error in mid-load", "work", func(t *testing.T, j *Job) {
 			dir := t.TempDir() // opens, has a size, and can't be read
 			st, err := stamp.Of(dir)

@@ -205,9 +205,9 @@ func TestVerifyFails(t *testing.T) {
 			}
 		}, Error{Kind: KindFileUnreadable, Message: `open "{}": no such file or directory`}},
 		{"file changed before", "work", func(t *testing.T, j *Job) { flipFile(t, j.Plan.Files[0], 5) },
-			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: was written, or its attributes were changed`}},
+			Error{Kind: KindFileChanged, Message: `check file "{}": was written, or its attributes were changed`}},
 		{"file cut short in mid-verify", "truncate", nil,
-			Error{Kind: KindFileChanged, Message: `load "{}": the file changed: had 500000 bytes, has 10`}},
+			Error{Kind: KindFileChanged, Message: `check file "{}": had 500000 bytes, has 10`}},
 		{"device fails", "fail", nil, Error{Kind: KindFailed, Message: "fell off the bus"}},
 		{"no such device", "work", func(_ *testing.T, j *Job) { j.Device = "9" },
 			Error{Kind: KindNoDevice, Message: `open device "9": there is none`}},

@@ -119,6 +119,35 @@ func (s Stamp) Difference(now Stamp) string {
 	}
 }
 
+// Changed is the error for a file that isn't any more what it was when it was stamped.
+// To read it again may help.
+type Changed struct {
+	Path string
+	What string // such as "is gone"
+	// MayBeEqual tells that the contents may be what they were, here and in all other
+	// files of the same check that have changed: see [Stamp.MayBeEqual].
+	MayBeEqual bool
+}
+
+//diag files FILE REASON
+// A program wrote to the file since it was read, or replaced it; the reason says how. Wait
+// until it has ended; the next request reads the model directory again.
+
+func (e *Changed) Error() string { return fmt.Sprintf("check file %q: %s", e.Path, e.What) }
+
+// Check reports, as a [*Changed], that an open file is not, or no longer, the one that
+// was stamped. Path is what the error calls it. Other errors come from the file system.
+func (s Stamp) Check(fd int, path string) error {
+	now, err := OfFD(fd)
+	if err != nil {
+		return fmt.Errorf("check file %q: %w", path, err)
+	}
+	if what := s.Difference(now.Stamp); what != "" {
+		return &Changed{Path: path, What: what, MayBeEqual: s.MayBeEqual(now.Stamp)}
+	}
+	return nil
+}
+
 // MayBeEqual reports whether a file that differs from what it was may have the same
 // contents all the same: as after chmod, a new hard link, a move to another file
 // system with all times, or where a file system gives out new inode numbers. Only

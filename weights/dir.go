@@ -83,7 +83,7 @@ func (e *Unusable) Unwrap() error { return e.Err }
 const headerReaders = 8
 
 // Open reads a model directory's configuration, indexes and headers. Errors that
-// callers act on are [*Unusable], [*Unreadable], [*Unfinished] and [*Changed]; others
+// callers act on are [*Unusable], [*Unreadable], [*Unfinished] and [*stamp.Changed]; others
 // come from the file system.
 //
 // What it returns can be held against the files later, see [Dir.Stale]: Open waits
@@ -286,7 +286,7 @@ func openFile(dir, base string, want stamp.Stamp, length int64) (*File, error) {
 		return err
 	})
 	if err == nil && file.Header == nil {
-		err = &Changed{Path: file.Path, What: "has another header than a moment ago"}
+		err = &stamp.Changed{Path: file.Path, What: "has another header than a moment ago"}
 	}
 	if err != nil {
 		return nil, err
@@ -308,7 +308,7 @@ func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
 	if err := read(f); err != nil {
 		return Misread(path, beginning(f), want, err)
 	}
-	return unchanged(f, path, want)
+	return want.Check(int(f.Fd()), path)
 }
 
 func dangling(path string) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights"
 )
 
@@ -37,7 +38,7 @@ func Example() {
 	if err := os.WriteFile(filepath.Join(path, "model-00001-of-00004.safetensors"), nil, 0o600); err != nil {
 		log.Fatal(err)
 	}
-	var changed *weights.Changed
+	var changed *stamp.Changed
 	fmt.Println(errors.As(dir.Stale(), &changed))
 	// Output:
 	// 4 files, the first model-00001-of-00004.safetensors

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wcache/wcache/internal/testmain"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
@@ -221,7 +222,7 @@ func TestIgnoredHave(t *testing.T) {
 	}
 	flip(t, filepath.Join(dir, d.Ignored[0]))
 	_, err = d.IgnoredHave(head)
-	var changed *Changed
+	var changed *stamp.Changed
 	if !errors.As(err, &changed) {
 		t.Errorf("got %v", err)
 	}

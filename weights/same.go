@@ -11,6 +11,8 @@ import (
 	"os"
 	"reflect"
 	"slices"
+
+	"github.com/wcache/wcache/stamp"
 )
 
 // compareBlock is how much of two files is compared at a time, in bytes.
@@ -20,7 +22,7 @@ const compareBlock = 1 << 20
 // tensors, byte for byte, whatever files they are spread over, and an equal
 // configuration, save for what only tells where it came from. Data that both share
 // on disk, as snapshots and hard links do, isn't read; else all of it may be, up
-// to the first difference. A file that changes meanwhile is a [*Changed].
+// to the first difference. A file that changes meanwhile is a [*stamp.Changed].
 func SameContent(a, b *Dir) (bool, error) {
 	if a.Path == b.Path {
 		return true, nil
@@ -101,7 +103,7 @@ func (c *comparison) read(f *File, b []byte, off int64) error {
 	}
 	if n, err := file.ReadAt(b, off); n < len(b) {
 		if err == io.EOF {
-			return &Changed{Path: f.Path, What: "is shorter than it was"}
+			return &stamp.Changed{Path: f.Path, What: "is shorter than it was"}
 		}
 		return fmt.Errorf("compare weights: %w", err)
 	}
@@ -112,7 +114,7 @@ func (c *comparison) read(f *File, b []byte, off int64) error {
 func (c *comparison) close() error {
 	var first error
 	for f, file := range c.open {
-		if err := unchanged(file, f.Path, f.Stamp); err != nil && first == nil {
+		if err := f.Check(int(file.Fd()), f.Path); err != nil && first == nil {
 			first = err
 		}
 		_ = file.Close() // nothing was written

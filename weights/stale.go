@@ -60,7 +60,7 @@ func survey(dir string) (map[string]stamp.Stamp, error) {
 
 // settle surveys a directory when no file is so fresh that another write could
 // leave the same stamp. It waits for that, up to two seconds a try, and gives up
-// with a [*Changed] on a file that is being written all the time.
+// with a [*stamp.Changed] on a file that is being written all the time.
 func settle(dir string) (map[string]stamp.Stamp, error) {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -80,29 +80,13 @@ func settle(dir string) (map[string]stamp.Stamp, error) {
 			return have, nil
 		}
 		if try == tries {
-			return nil, &Changed{Path: filepath.Join(dir, fresh), What: "is being written"}
+			return nil, &stamp.Changed{Path: filepath.Join(dir, fresh), What: "is being written"}
 		}
 		time.Sleep(wait)
 	}
 }
 
-// Changed is the error for a file that isn't any more what it was when it was
-// read. Reading the directory again may help.
-type Changed struct {
-	Path string
-	What string // such as "is gone"
-	// MayBeEqual tells that the contents may be what they were, here and in all other
-	// files that have changed: see [stamp.Stamp.MayBeEqual].
-	MayBeEqual bool
-}
-
-//diag files FILE REASON
-// The file has changed since it was read, and the reason says how. The next request reads the
-// directory again.
-
-func (e *Changed) Error() string { return fmt.Sprintf("check file %q: %s", e.Path, e.What) }
-
-// Stale reports, as a [*Changed], the first file by name that would make Open give
+// Stale reports, as a [*stamp.Changed], the first file by name that would make Open give
 // another Dir now: one that was written, replaced, removed, or has come. Of files
 // whose contents have certainly changed it is the first, if there are any. It looks
 // at names and stamps alone, so it is cheap enough for each request.
@@ -110,26 +94,26 @@ func (d *Dir) Stale() error {
 	now, err := survey(d.Path)
 	var unusable *Unusable
 	if errors.As(err, &unusable) && errors.Is(err, fs.ErrNotExist) {
-		return &Changed{Path: d.Path, What: "is gone"}
+		return &stamp.Changed{Path: d.Path, What: "is gone"}
 	}
 	if err != nil {
 		return err
 	}
-	var touched *Changed
+	var touched *stamp.Changed
 	for _, name := range d.used {
 		was, is := d.have[name], now[name]
 		what := was.Difference(is)
 		switch {
 		case what == "":
 		case !was.MayBeEqual(is):
-			return &Changed{Path: filepath.Join(d.Path, name), What: what}
+			return &stamp.Changed{Path: filepath.Join(d.Path, name), What: what}
 		case touched == nil:
-			touched = &Changed{Path: filepath.Join(d.Path, name), What: what, MayBeEqual: true}
+			touched = &stamp.Changed{Path: filepath.Join(d.Path, name), What: what, MayBeEqual: true}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		if _, ok := d.have[name]; !ok && (!d.indexed || !IsWeights(name) || IsConsolidated(name)) {
-			return &Changed{Path: filepath.Join(d.Path, name), What: "is new"}
+			return &stamp.Changed{Path: filepath.Join(d.Path, name), What: "is new"}
 		}
 	}
 	if touched != nil {
@@ -139,7 +123,7 @@ func (d *Dir) Stale() error {
 }
 
 // Open opens the file for reading, if it is still the one that it was. The error is
-// a [*Changed] if it isn't. The caller owns it.
+// a [*stamp.Changed] if it isn't. The caller owns it.
 func (f *File) Open() (*os.File, error) { return openSame(f.Path, f.Stamp) }
 
 // openSame opens a file that a survey has seen, if it is still the same.
@@ -150,26 +134,14 @@ func openSame(path string, want stamp.Stamp) (*os.File, error) {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Changed{Path: path, What: "is gone"}
+		return nil, &stamp.Changed{Path: path, What: "is gone"}
 	}
 	if err != nil {
 		return nil, denied(path, fmt.Errorf("open weights: %w", err))
 	}
-	if err = unchanged(f, path, want); err != nil {
+	if err = want.Check(int(f.Fd()), path); err != nil {
 		_ = f.Close() // nothing was written
 		return nil, err
 	}
 	return f, nil
-}
-
-// unchanged makes sure that an open file is the one that a survey has seen.
-func unchanged(f *os.File, path string, want stamp.Stamp) error {
-	now, err := stamp.OfFD(int(f.Fd()))
-	if err != nil {
-		return fmt.Errorf("check weights %q: %w", path, err)
-	}
-	if what := want.Difference(now.Stamp); what != "" {
-		return &Changed{Path: path, What: what, MayBeEqual: want.MayBeEqual(now.Stamp)}
-	}
-	return nil
 }

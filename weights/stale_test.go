@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/wcache/wcache/stamp"
 )
 
 func TestStale(t *testing.T) {
@@ -118,7 +120,7 @@ func checkChanged(t *testing.T, err error, dir, want string) {
 		}
 		return
 	}
-	var changed *Changed
+	var changed *stamp.Changed
 	if !errors.As(err, &changed) || relative(err.Error(), dir) != want {
 		t.Errorf("got %v, want a Changed: %s", err, want)
 	}

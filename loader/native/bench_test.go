@@ -116,7 +116,7 @@ func (p *benchPlan) add(c layout.Copy) {
 	}
 	c.Dst = p.end
 	p.plan.Copies = append(p.plan.Copies, c)
-	p.end += castBytes(&c, c.Rows*c.RowBytes)
+	p.end += c.Written(c.Rows * c.RowBytes)
 	p.read += c.Rows * c.RowBytes
 }
 

@@ -31,7 +31,7 @@ type Difference struct {
 // is as it has to be. Errors are those of Fill: with one nothing is known of the
 // memory.
 func Compare(ctx context.Context, plan *layout.Plan, view device.View, o Options) (*Difference, error) {
-	if err := Check(plan, view.Bytes()); err != nil {
+	if err := check(plan, view.Bytes()); err != nil {
 		return nil, err
 	}
 	sources, err := o.sources(plan)

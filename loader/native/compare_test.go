@@ -18,6 +18,7 @@ import (
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -163,7 +164,7 @@ func TestCompareFiles(t *testing.T) {
 
 	v := &hookedView{viewOf(t, host.Open(), memory), func() error { return flip(5) }}
 	_, err = Compare(t.Context(), plan, v, Options{BlockBytes: minBlock})
-	var bad *Changed
+	var bad *stamp.Changed
 	if !errors.As(err, &bad) || bad.Path != f.Path {
 		t.Errorf("error %v, want Changed", err)
 	}

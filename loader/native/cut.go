@@ -5,6 +5,7 @@ package native
 
 import (
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/tensor/cast"
 )
 
 const (
@@ -24,7 +25,7 @@ func cut(plan *layout.Plan, block int64) []task {
 	var tasks []task
 	for i := range plan.Ropes {
 		r := &plan.Ropes[i]
-		step := max(scratchBytes/ropeRowBytes(r), 1)
+		step := max(scratchBytes/r.RowBytes(), 1)
 		for row := int64(0); row < r.Rows; row += step {
 			n := min(step, r.Rows-row)
 			tasks = append(tasks, func(w *worker) error { return w.rope(r, row, n) })
@@ -68,19 +69,11 @@ func cutCopy(tasks []task, c *layout.Copy, block int64) []task {
 	for row := range rows {
 		for off := int64(0); off < rowBytes; off += block {
 			n := min(block, rowBytes-off)
-			src, dst := c.Src+row*c.SrcStride+off, c.Dst+castBytes(c, row*rowBytes+off)
+			src, dst := c.Src+row*c.SrcStride+off, c.Dst+c.Written(row*rowBytes+off)
 			tasks = append(tasks, func(w *worker) error { return w.run(c, dst, src, n) })
 		}
 	}
 	return tasks
-}
-
-// castBytes is how many bytes n source bytes become.
-func castBytes(c *layout.Copy, n int64) int64 {
-	if c.From == c.To {
-		return n
-	}
-	return n / int64(c.From.Size()) * int64(c.To.Size())
 }
 
 // neighbours counts the copies from the first on that are worth one read for all:
@@ -105,7 +98,7 @@ func (w *worker) run(c *layout.Copy, dst, src, n int64) error {
 		if c.From != c.To { // no more than a block holds after the cast
 			part = min(part, int64(w.block)/int64(c.To.Size())*int64(c.From.Size()))
 		}
-		out := castBytes(c, part)
+		out := c.Written(part)
 		err := w.write(dst, int(out), func(b []byte) error {
 			if c.From == c.To {
 				return w.readBlock(w.sources[c.File], b, src)
@@ -132,7 +125,7 @@ func (w *worker) cast(b []byte, c *layout.Copy, src, n int64) error {
 			return err
 		}
 		convert(b, s)
-		b = b[castBytes(c, int64(len(s))):]
+		b = b[c.Written(int64(len(s))):]
 		src, n = src+int64(len(s)), n-int64(len(s))
 	}
 	return nil
@@ -140,7 +133,7 @@ func (w *worker) cast(b []byte, c *layout.Copy, src, n int64) error {
 
 // rows does rows of a copy that are shorter than the scratch.
 func (w *worker) rows(c *layout.Copy, row, n int64) error {
-	size := castBytes(c, c.RowBytes)
+	size := c.Written(c.RowBytes)
 	step := max(int64(w.block)/size, 1)
 	for end := row + n; row < end; row += step {
 		k := min(step, end-row)
@@ -163,7 +156,7 @@ func (w *worker) rows(c *layout.Copy, row, n int64) error {
 
 // each reads every row by itself.
 func (w *worker) each(b []byte, c *layout.Copy, src, n int64) error {
-	size := castBytes(c, c.RowBytes)
+	size := c.Written(c.RowBytes)
 	for ; n > 0; n-- {
 		var err error
 		if c.From == c.To {
@@ -182,7 +175,7 @@ func (w *worker) each(b []byte, c *layout.Copy, src, n int64) error {
 // pick reads several rows at once, with what lies between them.
 func (w *worker) pick(b []byte, c *layout.Copy, src, n int64) error {
 	convert := w.casts.of(c)
-	size := castBytes(c, c.RowBytes)
+	size := c.Written(c.RowBytes)
 	for n > 0 {
 		k := min((scratchBytes-c.RowBytes)/c.SrcStride+1, n)
 		s := w.scratch[:(k-1)*c.SrcStride+c.RowBytes]
@@ -199,7 +192,7 @@ func (w *worker) pick(b []byte, c *layout.Copy, src, n int64) error {
 }
 
 // put copies src to dst, by convert unless that is nil.
-func put(dst, src []byte, convert castFunc) {
+func put(dst, src []byte, convert cast.Func) {
 	if convert == nil {
 		copy(dst, src)
 		return
@@ -217,7 +210,7 @@ func (w *worker) batch(copies []layout.Copy) error {
 	for i := range copies {
 		c := &copies[i]
 		in := s[c.Src-first.Src:][:c.RowBytes]
-		err := w.write(c.Dst, int(castBytes(c, c.RowBytes)), func(b []byte) error {
+		err := w.write(c.Dst, int(c.Written(c.RowBytes)), func(b []byte) error {
 			put(b, in, w.casts.of(c))
 			return nil
 		})
@@ -229,7 +222,7 @@ func (w *worker) batch(copies []layout.Copy) error {
 }
 
 func (w *worker) rope(r *layout.Rope, row, n int64) error {
-	size := ropeRowBytes(r)
+	size := r.RowBytes()
 	return w.write(r.Dst+row*size, int(n*size), func(b []byte) error {
 		ropeRows(b, r, row, n)
 		return nil

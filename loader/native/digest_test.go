@@ -22,6 +22,7 @@ import (
 
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 )
 
 // digests collects what a hashing gives, in the order of the files.
@@ -177,7 +178,7 @@ func TestHashChanged(t *testing.T) {
 						})
 					},
 				})
-				var bad *Changed
+				var bad *stamp.Changed
 				if !errors.As(err, &bad) || bad.Path != f.Path {
 					t.Errorf("error %v, want Changed", err)
 				}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/wcache/wcache/device"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/tensor/cast"
 )
 
 const (
@@ -46,11 +48,11 @@ type Options struct {
 }
 
 // Fill carries plan out in buf, which has to have the bytes of the plan's segment.
-// It may leave buf half filled when it fails, with *Changed or *Unreadable for a
+// It may leave buf half filled when it fails, with a [*stamp.Changed] or an [*Unreadable] for a
 // file that it can't use. When ctx is done it ends after the blocks that are in
 // flight.
 func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) error {
-	if err := Check(plan, buf.Bytes()); err != nil {
+	if err := check(plan, buf.Bytes()); err != nil {
 		return err
 	}
 	sources, err := o.sources(plan)
@@ -166,3 +168,20 @@ func (w *worker) write(dst int64, n int, fill func([]byte) error) error {
 	w.progress(int64(n))
 	return nil
 }
+
+// casts are the conversions that a plan's copies need, made once for all.
+type casts map[[2]tensor.DType]cast.Func
+
+func castsOf(copies []layout.Copy) casts {
+	m := make(casts)
+	for i := range copies {
+		pair := [2]tensor.DType{copies[i].From, copies[i].To}
+		if _, ok := m[pair]; !ok && pair[0] != pair[1] {
+			m[pair] = cast.Between(pair[0], pair[1])
+		}
+	}
+	return m
+}
+
+// of is nil for a copy that casts nothing.
+func (m casts) of(c *layout.Copy) cast.Func { return m[[2]tensor.DType{c.From, c.To}] }

@@ -23,6 +23,7 @@ import (
 	"github.com/wcache/wcache/device/host"
 	"github.com/wcache/wcache/internal/fd"
 	"github.com/wcache/wcache/layout"
+	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
 )
 
@@ -197,7 +198,7 @@ func TestFillBadFiles(t *testing.T) {
 				}
 				return nil
 			})
-			var bad *Changed
+			var bad *stamp.Changed
 			if !errors.As(err, &bad) || bad.Path != f.Path {
 				t.Errorf("error %v, want Changed", err)
 			}
@@ -223,7 +224,7 @@ func TestFillBadFiles(t *testing.T) {
 				t.Error("it was read all the same")
 				return nil
 			})
-			var bad *Changed
+			var bad *stamp.Changed
 			if !errors.As(err, &bad) || bad.Path != f.Path {
 				t.Errorf("error %v, want Changed", err)
 			}

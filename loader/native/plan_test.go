@@ -14,6 +14,7 @@ import (
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/stamp"
 	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/tensor/cast"
 )
 
 func TestMain(m *testing.M) { testmain.Run(m) }
@@ -60,10 +61,10 @@ func randomPlan(r *rand.Rand, files []layout.File) *layout.Plan {
 	}
 	copyOf := func(file int, c layout.Copy) {
 		c.File, c.From = file, types[r.IntN(len(types))]
-		if c.To = types[r.IntN(len(types))]; !castable(c.From, c.To) {
+		if c.To = types[r.IntN(len(types))]; !cast.Possible(c.From, c.To) {
 			c.To = c.From
 		}
-		step(castBytes(&c, c.Rows*c.RowBytes), func(dst int64) {
+		step(c.Written(c.Rows*c.RowBytes), func(dst int64) {
 			c.Dst = dst
 			p.Copies = append(p.Copies, c)
 		})
@@ -98,7 +99,7 @@ func randomPlan(r *rand.Rand, files []layout.File) *layout.Plan {
 	}
 	for _, to := range []tensor.DType{tensor.F16, tensor.BF16, tensor.F32} {
 		rope := layout.Rope{Rows: 1 + r.Int64N(3000), InvFreq: []float32{1, 0.5, 0.01}, PositionScale: 1, Magnitude: 1, To: to}
-		step(rope.Rows*ropeRowBytes(&rope), func(dst int64) {
+		step(rope.Rows*rope.RowBytes(), func(dst int64) {
 			rope.Dst = dst
 			p.Ropes = append(p.Ropes, rope)
 		})
@@ -128,7 +129,7 @@ func carryOut(t *testing.T, p *layout.Plan, segment []byte) {
 		for row := range c.Rows {
 			src := files[c.File][c.Src+row*c.SrcStride:][:c.RowBytes]
 			put(dst, src, casts.of(c))
-			dst = dst[castBytes(c, c.RowBytes):]
+			dst = dst[c.Written(c.RowBytes):]
 		}
 	}
 	for _, z := range p.Zeros {

@@ -9,12 +9,8 @@ import (
 
 	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/tensor"
+	"github.com/wcache/wcache/tensor/cast"
 )
-
-// ropeRowBytes is the size of one row of a cos_sin_cache.
-func ropeRowBytes(r *layout.Rope) int64 {
-	return int64(2*len(r.InvFreq)) * int64(r.To.Size())
-}
 
 // ropeRows writes rows [first, first+n) of a cos_sin_cache. Each float32 step is
 // rounded by a conversion, lest a compiler fuses two: the angle is what torch
@@ -23,7 +19,7 @@ func ropeRows(dst []byte, r *layout.Rope, first, n int64) {
 	size, half := r.To.Size(), len(r.InvFreq)
 	for i := range n {
 		t := float32(first+i) / r.PositionScale
-		row := dst[i*ropeRowBytes(r):]
+		row := dst[i*r.RowBytes():]
 		for j, f := range r.InvFreq {
 			sin, cos := math.Sincos(float64(float32(t * f)))
 			putFloat(row[j*size:], r.To, float32(float32(cos)*r.Magnitude))
@@ -36,9 +32,9 @@ func ropeRows(dst []byte, r *layout.Rope, first, n int64) {
 func putFloat(dst []byte, to tensor.DType, v float32) {
 	switch bits := math.Float32bits(v); to {
 	case tensor.F16:
-		binary.LittleEndian.PutUint16(dst, f16(bits))
+		binary.LittleEndian.PutUint16(dst, cast.F16(bits))
 	case tensor.BF16:
-		binary.LittleEndian.PutUint16(dst, bf16(bits))
+		binary.LittleEndian.PutUint16(dst, cast.BF16(bits))
 	case tensor.F32:
 		binary.LittleEndian.PutUint32(dst, bits)
 	}

@@ -15,19 +15,6 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// Changed is the error for a file that is not, or no longer, the one that the
-// plan was made of. A new plan may succeed.
-type Changed struct {
-	Path string
-	What string // what is different, for people
-}
-
-//diag files FILE HOW
-// A program wrote to the file during the load. Wait until it has ended; the next request loads
-// again.
-
-func (e *Changed) Error() string { return fmt.Sprintf("load %q: the file changed: %s", e.Path, e.What) }
-
 // Unreadable is the error for a file that can't be opened or read.
 type Unreadable struct {
 	Path   string
@@ -113,17 +100,15 @@ func openSource(file layout.File) (*source, error) {
 
 // check compares the file with what it was when the plan was made.
 func (s *source) check() error {
-	now, err := stamp.OfFD(s.fd.Int())
-	if err != nil {
+	err := s.file.Stamp.Check(s.fd.Int(), s.file.Path)
+	var changed *stamp.Changed
+	if err != nil && !errors.As(err, &changed) {
 		return &Unreadable{Path: s.file.Path, Offset: -1, Err: err}
 	}
-	if what := s.file.Stamp.Difference(now.Stamp); what != "" {
-		return &Changed{Path: s.file.Path, What: what}
-	}
-	return nil
+	return err
 }
 
-// read fills b from the given offset. A file that ends or fails is Changed if it
+// read fills b from the given offset. A file that ends or fails is a [*stamp.Changed] if it
 // was changed, since that is then why.
 func (s *source) read(b []byte, off int64) error {
 	for len(b) > 0 {

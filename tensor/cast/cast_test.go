@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package native
+package cast
 
 import (
 	"crypto/sha256"
@@ -48,9 +48,9 @@ func TestCastsAreTorchs(t *testing.T) {
 	got := make(map[string]string)
 	for from := tensor.DType(1); from.Valid(); from++ {
 		for to := tensor.DType(1); to.Valid(); to++ {
-			f := caster(from, to)
-			if (f != nil) != castable(from, to) {
-				t.Errorf("%v to %v: castable %v, caster %v", from, to, castable(from, to), f != nil)
+			f := Between(from, to)
+			if (f != nil) != Possible(from, to) {
+				t.Errorf("%v to %v: Possible %v, Between %v", from, to, Possible(from, to), f != nil)
 			}
 			if f == nil {
 				continue
@@ -77,7 +77,7 @@ func TestCastsAreElementwise(t *testing.T) {
 	}
 	for _, from := range []tensor.DType{tensor.F16, tensor.BF16, tensor.F32, tensor.F64} {
 		for _, to := range []tensor.DType{tensor.F16, tensor.BF16, tensor.F32} {
-			f := caster(from, to)
+			f := Between(from, to)
 			if f == nil {
 				continue
 			}

@@ -1,36 +1,37 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-package native
+// Package cast converts elements from one type to another, bit for bit as torch's copy_
+// does on a CPU.
+package cast
 
 import (
 	"encoding/binary"
 	"math"
 
-	"github.com/wcache/wcache/layout"
 	"github.com/wcache/wcache/tensor"
 )
 
-// castFunc converts the elements of src to as many in dst, both little endian.
-// It is safe for concurrent use.
-type castFunc func(dst, src []byte)
+// Func converts the elements of src to as many in dst, both little endian. It is safe
+// for concurrent use.
+type Func func(dst, src []byte)
 
-// caster returns the conversion that torch's copy_ does on a CPU, bit for bit:
-// rounding to nearest even, float64 by way of float32. What a NaN becomes is not
-// one rule in torch; followed is its vector code for x86-64 (AVX2 and AVX-512),
-// which all but the last few elements of a tensor go through. Nil means that
-// there is no such conversion.
-func caster(from, to tensor.DType) castFunc {
+// Between returns the conversion that torch's copy_ does on a CPU, bit for bit: rounding
+// to nearest even, float64 by way of float32. What a NaN becomes is not one rule in
+// torch; followed is its vector code for x86-64 (AVX2 and AVX-512), which all but the
+// last few elements of a tensor go through. Nil means that there is no such conversion;
+// see [Possible]. Making one may take longer than converting a few elements.
+func Between(from, to tensor.DType) Func {
 	switch [2]tensor.DType{from, to} {
 	case [2]tensor.DType{tensor.F16, tensor.BF16}:
 		return lookup(func(v uint16) uint16 {
 			if v&0x7fff > 0x7c00 {
 				return 0x7fc0 // torch has no vector code for this pair
 			}
-			return bf16(f16to32(v))
+			return BF16(f16to32(v))
 		})
 	case [2]tensor.DType{tensor.BF16, tensor.F16}:
-		return lookup(func(v uint16) uint16 { return f16(uint32(v) << 16) })
+		return lookup(func(v uint16) uint16 { return F16(uint32(v) << 16) })
 	case [2]tensor.DType{tensor.F16, tensor.F32}:
 		return widenF16
 	case [2]tensor.DType{tensor.BF16, tensor.F32}:
@@ -40,17 +41,18 @@ func caster(from, to tensor.DType) castFunc {
 	case [2]tensor.DType{tensor.F32, tensor.BF16}:
 		return narrowBF16
 	case [2]tensor.DType{tensor.F64, tensor.F16}:
-		return func(dst, src []byte) { narrow64(dst, src, f16) }
+		return func(dst, src []byte) { narrow64(dst, src, F16) }
 	case [2]tensor.DType{tensor.F64, tensor.BF16}:
-		return func(dst, src []byte) { narrow64(dst, src, bf16) }
+		return func(dst, src []byte) { narrow64(dst, src, BF16) }
 	case [2]tensor.DType{tensor.F64, tensor.F32}:
 		return narrowF32
 	}
 	return nil
 }
 
-// castable reports whether caster has the conversion.
-func castable(from, to tensor.DType) bool {
+// Possible reports whether there is a conversion: between float16, bfloat16 and float32,
+// and to these from float64.
+func Possible(from, to tensor.DType) bool {
 	switch from {
 	case tensor.F16, tensor.BF16, tensor.F32, tensor.F64:
 		return from != to && (to == tensor.F16 || to == tensor.BF16 || to == tensor.F32)
@@ -58,26 +60,9 @@ func castable(from, to tensor.DType) bool {
 	return false
 }
 
-// casts are the conversions that a plan's copies need, made once for all.
-type casts map[[2]tensor.DType]castFunc
-
-func castsOf(copies []layout.Copy) casts {
-	m := make(casts)
-	for i := range copies {
-		pair := [2]tensor.DType{copies[i].From, copies[i].To}
-		if _, ok := m[pair]; !ok && pair[0] != pair[1] {
-			m[pair] = caster(pair[0], pair[1])
-		}
-	}
-	return m
-}
-
-// of is nil for a copy that casts nothing.
-func (m casts) of(c *layout.Copy) castFunc { return m[[2]tensor.DType{c.From, c.To}] }
-
 // lookup makes a conversion between types that have few enough values to compute
 // each once.
-func lookup(f func(uint16) uint16) castFunc {
+func lookup(f func(uint16) uint16) Func {
 	table := new([1 << 16]uint16)
 	for i := range table {
 		table[i] = f(uint16(i))
@@ -131,13 +116,13 @@ func narrowF16(dst, src []byte) {
 		if f16isNormal(a) && f16isNormal(b) && f16isNormal(c) && f16isNormal(d) {
 			out = f16normal(a) | f16normal(b)<<16 | f16normal(c)<<32 | f16normal(d)<<48
 		} else {
-			out = uint64(f16(a)) | uint64(f16(b))<<16 | uint64(f16(c))<<32 | uint64(f16(d))<<48
+			out = uint64(F16(a)) | uint64(F16(b))<<16 | uint64(F16(c))<<32 | uint64(F16(d))<<48
 		}
 		binary.LittleEndian.PutUint64(dst, out)
 		src, dst = src[16:], dst[8:]
 	}
 	for i := 0; i+4 <= len(src); i += 4 {
-		binary.LittleEndian.PutUint16(dst[i/2:], f16(binary.LittleEndian.Uint32(src[i:])))
+		binary.LittleEndian.PutUint16(dst[i/2:], F16(binary.LittleEndian.Uint32(src[i:])))
 	}
 }
 
@@ -148,14 +133,14 @@ func narrowBF16(dst, src []byte) {
 		v, w := binary.LittleEndian.Uint64(src), binary.LittleEndian.Uint64(src[8:])
 		out := bf16pair(v) | bf16pair(w)<<32
 		if hasNaN(v) || hasNaN(w) {
-			out = uint64(bf16(uint32(v))) | uint64(bf16(uint32(v>>32)))<<16 |
-				uint64(bf16(uint32(w)))<<32 | uint64(bf16(uint32(w>>32)))<<48
+			out = uint64(BF16(uint32(v))) | uint64(BF16(uint32(v>>32)))<<16 |
+				uint64(BF16(uint32(w)))<<32 | uint64(BF16(uint32(w>>32)))<<48
 		}
 		binary.LittleEndian.PutUint64(dst, out)
 		src, dst = src[16:], dst[8:]
 	}
 	for i := 0; i+4 <= len(src); i += 4 {
-		binary.LittleEndian.PutUint16(dst[i/2:], bf16(binary.LittleEndian.Uint32(src[i:])))
+		binary.LittleEndian.PutUint16(dst[i/2:], BF16(binary.LittleEndian.Uint32(src[i:])))
 	}
 }
 
@@ -170,18 +155,18 @@ func bf16pair(v uint64) uint64 {
 	return v>>16&0xffff | v>>32&0xffff_0000
 }
 
-// bf16 rounds the bits of a float32 to those of a bfloat16. Every NaN becomes
+// BF16 rounds the bits of a float32 to those of a bfloat16. Every NaN becomes
 // 0xffff.
-func bf16(v uint32) uint16 {
+func BF16(v uint32) uint16 {
 	if v&0x7fff_ffff > 0x7f80_0000 {
 		return 0xffff
 	}
 	return uint16((v + 0x7fff + v>>16&1) >> 16)
 }
 
-// f16 rounds the bits of a float32 to those of a float16. A NaN keeps its sign
+// F16 rounds the bits of a float32 to those of a float16. A NaN keeps its sign
 // and upper bits and becomes quiet, as by the instruction VCVTPS2PH.
-func f16(v uint32) uint16 {
+func F16(v uint32) uint16 {
 	sign := uint16(v >> 16 & 0x8000)
 	abs := v & 0x7fff_ffff
 	switch {
