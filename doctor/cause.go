@@ -17,7 +17,10 @@ import (
 
 // Cause is why something doesn't answer, and what has it go on. The zero value is for
 // what can't be seen from outside. It is an error for [Machine.Daemon] to give.
-type Cause struct{ Why, Mend string }
+type Cause struct {
+	Why, Mend string
+	Code      Code
+}
 
 func (c Cause) Error() string { return c.Why }
 
@@ -39,29 +42,29 @@ func Stuck(root string, pid int) Cause {
 		//diag stuck NUMBER
 		// The process received SIGSTOP or SIGTSTP. `kill -CONT NUMBER` lets it go on, with all
 		// weights that it holds.
-		return Cause{fmt.Sprintf("process %d is stopped, by SIGSTOP or by Ctrl-Z", pid), fmt.Sprintf("kill -CONT %d has it go on, with all that it holds", pid)}
+		return Cause{fmt.Sprintf("process %d is stopped, by SIGSTOP or by Ctrl-Z", pid), fmt.Sprintf("kill -CONT %d has it go on, with all that it holds", pid), DaemonStopped}
 	case "t":
 		//diag stuck NUMBER
 		// A debugger such as gdb(1) or strace(1) has stopped the process. Let it go on in the
 		// debugger, or detach; ending the debugger may end the process and its weights.
-		return Cause{fmt.Sprintf("process %d is held by a debugger", pid), "have the debugger let it go on, or detach; its end may end the process"}
+		return Cause{fmt.Sprintf("process %d is held by a debugger", pid), "have the debugger let it go on, or detach; its end may end the process", DaemonTraced}
 	case "D":
 		//diag stuck NUMBER
 		// A system call of the process does not return, and no signal reaches it meanwhile. `dmesg`
 		// may say which device or server is meant; the process goes on when that answers.
-		return Cause{fmt.Sprintf("process %d waits in the kernel, for a disk, a network file system or a driver", pid), "dmesg may say for what; it goes on by itself when that answers"}
+		return Cause{fmt.Sprintf("process %d waits in the kernel, for a disk, a network file system or a driver", pid), "dmesg may say for what; it goes on by itself when that answers", DaemonBlocked}
 	case "Z", "X":
 		//diag stuck NUMBER
 		// The process is a zombie and holds nothing any more. Start the daemon again; if the entry
 		// in ps(1) stays, end its parent.
-		return Cause{fmt.Sprintf("process %d has ended, and its parent has not noticed", pid), ""}
+		return Cause{fmt.Sprintf("process %d has ended, and its parent has not noticed", pid), "", DaemonZombie}
 	}
 	if frozen(root, dir) {
 		//diag stuck NUMBER
 		// Somebody has frozen the control group, as `systemctl freeze` or `docker pause` does. Undo
 		// it with `systemctl --user thaw`, or `docker unpause`; the process goes on with all that
 		// it holds.
-		return Cause{fmt.Sprintf("process %d is frozen, with its control group", pid), "systemctl --user thaw the service, or docker unpause its container: it goes on with all that it holds"}
+		return Cause{fmt.Sprintf("process %d is frozen, with its control group", pid), "systemctl --user thaw the service, or docker unpause its container: it goes on with all that it holds", DaemonFrozen}
 	}
 	return Cause{}
 }
@@ -102,12 +105,12 @@ func Denied(root, socket string, uid int, err error) Cause {
 		}
 		switch {
 		case owner(st) != uid:
-			return Cause{fmt.Sprintf("%s %s, and answers nobody else", path, whose(owner(st))), "run this as that user, or start an instance of your own"}
+			return Cause{fmt.Sprintf("%s %s, and answers nobody else", path, whose(owner(st))), "run this as that user, or start an instance of your own", ControlSocketDenied}
 		case st.Mode().Perm()&need != need:
 			//diag stuck PATH MODE
 			// The owner of the socket or folder may not use it. Run `chmod 600` for a socket and
 			// `chmod 700` for a folder; nothing is lost.
-			return Cause{fmt.Sprintf("%s has mode %04o, which keeps its own user out", path, st.Mode().Perm()), fmt.Sprintf("chmod %o %s, which loses nothing", need, path)}
+			return Cause{fmt.Sprintf("%s has mode %04o, which keeps its own user out", path, st.Mode().Perm()), fmt.Sprintf("chmod %o %s, which loses nothing", need, path), ControlSocketDenied}
 		}
 	}
 	//diag stuck SOCKET ": this process is confined as PROFILE"
@@ -116,7 +119,7 @@ func Denied(root, socket string, uid int, err error) Cause {
 	// to start a container that may connect.
 	return Cause{
 		fmt.Sprintf("connecting to %s is denied, and its mode allows it%s", socket, confined(root)),
-		"see which rule of SELinux or AppArmor denies it: ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=; for a container wcache@.service(8) says what helps",
+		"see which rule of SELinux or AppArmor denies it: ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=; for a container wcache@.service(8) says what helps", ControlSocketDenied,
 	}
 }
 

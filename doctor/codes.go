@@ -13,33 +13,47 @@ const (
 	ComputeModeExclusive Code = "compute-mode-exclusive"
 	// The compute mode lets no process use the GPU.
 	ComputeModeProhibited Code = "compute-mode-prohibited"
-	// The compute mode is none that is known.
+	// The compute mode is one that wcache does not know.
 	ComputeModeUnknown Code = "compute-mode-unknown"
-	// The configuration can't be used.
+	// The configuration can't be used: nothing is loaded until it is mended.
 	ConfigBroken Code = "config-broken"
-	// SELinux or AppArmor confines this shell.
+	// SELinux or AppArmor confines this command, and may keep engines here from a daemon's descriptors.
 	Confined Code = "confined"
 	// SELinux or AppArmor keeps engines here from the daemon's descriptors.
 	ConfinedApart Code = "confined-apart"
-	// This shell is in a container; engines here reach a daemon outside only in its pid namespace.
+	// This is a container, and no daemon answers: engines here reach one outside only in its pid namespace.
 	Container Code = "container"
+	// This user may not connect to the control socket: its owner, its mode, SELinux or AppArmor forbids it.
+	ControlSocketDenied Code = "control-socket-denied"
+	// A process of another user listens on the control socket.
+	ControlSocketForeign Code = "control-socket-foreign"
 	// The daemon runs and its control socket is missing.
 	ControlSocketMissing Code = "control-socket-missing"
-	// A daemon that was started by hand serves in the unit's place.
+	// The daemon waits in the kernel, for a disk, a network file system or a driver.
+	DaemonBlocked Code = "daemon-blocked"
+	// A daemon that was started by hand serves in the unit's place; its weights go when it ends.
 	DaemonByHand Code = "daemon-by-hand"
+	// The daemon's control group is frozen; it holds its weights.
+	DaemonFrozen Code = "daemon-frozen"
 	// The daemon says that something is wrong; its status has codes of its own.
 	DaemonProblems Code = "daemon-problems"
-	// The daemon does not answer.
+	// The daemon does not answer, for a reason that does not show from outside.
 	DaemonSilent Code = "daemon-silent"
+	// The daemon's process is stopped, by SIGSTOP or Ctrl-Z; it holds its weights.
+	DaemonStopped Code = "daemon-stopped"
+	// A debugger has stopped the daemon; it holds its weights.
+	DaemonTraced Code = "daemon-traced"
+	// The daemon has ended, and its parent has not noticed.
+	DaemonZombie Code = "daemon-zombie"
 	// Taking a descriptor of the daemon, as engines do, failed.
 	DescriptorNotTaken Code = "descriptor-not-taken"
 	// This user may not open a device file of the GPU.
 	DeviceNodeDenied Code = "device-node-denied"
 	// A device file of the GPU is missing.
 	DeviceNodeMissing Code = "device-node-missing"
-	// The driver answered that the GPU cannot be used.
+	// The driver says that the GPU can't be used, or has no library here.
 	DriverFault Code = "driver-fault"
-	// The child that asks the driver failed.
+	// The process that asks the driver could not be started, or failed.
 	DriverNotAsked Code = "driver-not-asked"
 	// The kernel module of the driver is not loaded.
 	DriverNotLoaded Code = "driver-not-loaded"
@@ -55,7 +69,7 @@ const (
 	GPUAmbiguous Code = "gpu-ambiguous"
 	// The state of the GPU could not be asked.
 	GPUHealthUnknown Code = "gpu-health-unknown"
-	// The driver has not used the GPU since the boot and tells no uuid.
+	// The GPU has not been used since the boot, so that the driver shows no uuid.
 	GPUNoUUID Code = "gpu-no-uuid"
 	// The driver shows no GPU.
 	GPUNone Code = "gpu-none"
@@ -69,15 +83,15 @@ const (
 	LastRequestRefused Code = "last-request-refused"
 	// Lingering is off: the weights go at the last logout.
 	LingerOff Code = "linger-off"
-	// There is no service manager here, so that weights go with the daemon.
+	// A daemon runs and the user's service manager can't be reached: weights go when the daemon ends.
 	ManagerMissing Code = "manager-missing"
-	// The service manager does not answer.
+	// The service manager of the user does not answer.
 	ManagerSilent Code = "manager-silent"
-	// The service manager of the user can't be reached.
+	// The service manager of the user can't be reached, and no daemon answers.
 	ManagerUnreachable Code = "manager-unreachable"
 	// The GPU's memory can't become a descriptor.
 	MemoryNotExportable Code = "memory-not-exportable"
-	// The largest known model takes more memory than is free.
+	// The largest known model takes more memory than is free, even without what is held.
 	MemoryShort Code = "memory-short"
 	// The largest known model takes more memory than the device has.
 	ModelTooLarge Code = "model-too-large"
@@ -87,21 +101,25 @@ const (
 	MPSActive Code = "mps-active"
 	// The limit of open files is lower than the descriptors that may be stored.
 	OpenFilesLimit Code = "open-files-limit"
-	// The daemon is in another pid namespace than this shell.
+	// The daemon is in another pid namespace than this command.
 	PidNamespace Code = "pid-namespace"
 	// The kernel (Yama) lets engines take no descriptor of the daemon.
 	PtraceForbidden Code = "ptrace-forbidden"
+	// This user can't use its runtime directory, by the mode of that or of a folder above.
+	RuntimeDirClosed Code = "runtime-dir-closed"
 	// The runtime directory of the user is missing.
 	RuntimeDirMissing Code = "runtime-dir-missing"
-	// Other users could change the runtime directory, or it is another user's.
+	// The runtime directory is another user's, lets others in, or is not a directory.
 	RuntimeDirUnsafe Code = "runtime-dir-unsafe"
-	// The variable of the runtime directory is not set, and the directory is there.
+	// XDG_RUNTIME_DIR is not set, and the runtime directory is there.
 	RuntimeDirUnset Code = "runtime-dir-unset"
 	// The service has failed and is not started again.
 	ServiceFailed Code = "service-failed"
 	// The daemon died and was started again.
 	ServiceRestarted Code = "service-restarted"
-	// Other users could change the socket's directory, or it is another user's.
+	// This user can't use the socket's directory, by the mode of that or of a folder above.
+	SocketDirClosed Code = "socket-dir-closed"
+	// The socket's directory is another user's, lets others in, or is not a directory.
 	SocketDirUnsafe Code = "socket-dir-unsafe"
 	// The socket belongs to another user.
 	SocketForeign Code = "socket-foreign"
@@ -113,7 +131,7 @@ const (
 	SocketModeOpen Code = "socket-mode-open"
 	// Another file is at the socket's path.
 	SocketNotASocket Code = "socket-not-a-socket"
-	// The file of the socket was removed; its listener waits there in vain.
+	// The file of the socket was removed, so that no engine can connect.
 	SocketRemoved Code = "socket-removed"
 	// Another process serves the instance's socket.
 	SocketServedByOther Code = "socket-served-by-other"
@@ -123,17 +141,17 @@ const (
 	SocketUnitInactive Code = "socket-unit-inactive"
 	// The socket unit listens now and is not enabled.
 	SocketUnitNotEnabled Code = "socket-unit-not-enabled"
-	// The fd store is nearly full.
+	// The fd store is nearly full: what is loaded next may go when the daemon ends.
 	StoreFull Code = "store-full"
-	// The service's fd store keeps no descriptors: weights go with the daemon.
+	// The service's fd store keeps no descriptors, or too few: weights go when the daemon ends.
 	StoreOff Code = "store-off"
-	// The folder for temporary files can't be used.
+	// There is no /tmp, or it can't be looked at.
 	TmpMissing Code = "tmp-missing"
-	// The service has another /tmp than this shell, so that engines look in vain.
+	// The service has another /tmp than this command, so that engines don't find its sockets there.
 	TmpPrivate Code = "tmp-private"
 	// A condition of the socket unit is not met.
 	UnitCondition Code = "unit-condition"
-	// The units don't start for root.
+	// The units don't start for root; engines are to run as another user.
 	UnitForRoot Code = "unit-for-root"
 	// The socket unit is masked.
 	UnitMasked Code = "unit-masked"
@@ -141,11 +159,11 @@ const (
 	UnitNotLoaded Code = "unit-not-loaded"
 	// The service manager says nothing of a unit.
 	UnitUnreadable Code = "unit-unreadable"
-	// This shell is in another user namespace than the machine's.
+	// This command is in another user namespace than the machine's: a daemon outside refuses engines here.
 	UserNamespace Code = "user-namespace"
 	// The service has a user namespace of its own.
 	UserNamespaceService Code = "user-namespace-service"
-	// This user has no number outside of its user namespace.
+	// This user has no number outside of this user namespace.
 	UserNamespaceUnmapped Code = "user-namespace-unmapped"
 	// The daemon is of another version than the command.
 	VersionDiffers Code = "version-differs"

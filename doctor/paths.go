@@ -34,31 +34,35 @@ func (m *Machine) runtimeDir() Result {
 		// the message.
 		return result(check, Warn, "export XDG_RUNTIME_DIR="+dir, "XDG_RUNTIME_DIR is not set; %s is there", dir).as(RuntimeDirUnset)
 	}
-	if fault, mend := private(dir, m.UID); fault != "" {
-		return result(check, Fail, mend, "%s %s", dir, fault).as(RuntimeDirUnsafe)
+	if c, fault, mend := private(dir, m.UID, folder{RuntimeDirMissing, RuntimeDirUnsafe, RuntimeDirClosed}); fault != "" {
+		return result(check, Fail, mend, "%s %s", dir, fault).as(c)
 	}
 	return result(check, OK, "", "%s", dir)
 }
 
+// folder are the codes of a directory that is not there, that others could change, and that
+// its own user can't use.
+type folder struct{ missing, unsafe, closed Code }
+
 // private says what is wrong with a directory that only this user may enter, and what
 // mends it.
-func private(dir string, uid int) (fault, mend string) {
+func private(dir string, uid int, f folder) (c Code, fault, mend string) {
 	st, err := os.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "isn't there", "log in as this user, or: loginctl enable-linger"
+		return f.missing, "isn't there", "log in as this user, or: loginctl enable-linger"
 	case err != nil:
-		return err.Error(), "see who may enter the folders above it"
+		return f.closed, err.Error(), "see who may enter the folders above it"
 	case !st.IsDir():
-		return "is no directory, and engines follow no links", "remove it, or name what it leads to"
+		return f.unsafe, "is no directory, and engines follow no links", "remove it, or name what it leads to"
 	case owner(st) != uid:
-		return whose(owner(st)), "run this as its user (su keeps the variables of another); in a container as the user and the group that it belongs to"
+		return f.unsafe, whose(owner(st)), "run this as its user (su keeps the variables of another); in a container as the user and the group that it belongs to"
 	case st.Mode().Perm()&0o077 != 0:
-		return fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm()), "chmod 700 " + dir
+		return f.unsafe, fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm()), "chmod 700 " + dir
 	case st.Mode().Perm()&0o700 != 0o700:
-		return fmt.Sprintf("has mode %04o, which keeps its own user out", st.Mode().Perm()), "chmod 700 " + dir
+		return f.closed, fmt.Sprintf("has mode %04o, which keeps its own user out", st.Mode().Perm()), "chmod 700 " + dir
 	}
-	return "", ""
+	return "", "", ""
 }
 
 func owner(st fs.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) } // what os gives on Linux
@@ -76,8 +80,8 @@ func (m *Machine) socketFile(s service) Result {
 	const check = "socket"
 	dir := filepath.Dir(m.Socket)
 	if _, err := os.Lstat(dir); err == nil { // else its socket isn't there
-		if fault, mend := private(dir, m.UID); fault != "" {
-			return result(check, Fail, mend, "%s %s", dir, fault).as(SocketDirUnsafe)
+		if c, fault, mend := private(dir, m.UID, folder{SocketMissing, SocketDirUnsafe, SocketDirClosed}); fault != "" {
+			return result(check, Fail, mend, "%s %s", dir, fault).as(c)
 		}
 	}
 	st, err := os.Lstat(m.Socket)

@@ -277,7 +277,7 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 		//diag doctor REASON
 		// The daemon runs and is stuck; the reasons are under "Why a daemon does not answer". Do
 		// what is said there.
-		return result(check, Fail, cause.Mend, "it does not answer: %s", cause.Why).as(DaemonSilent)
+		return result(check, Fail, cause.Mend, "it does not answer: %s", cause.Why).as(cause.Code)
 	case d == nil && s.pid() != 0:
 		//diag doctor NUMBER SOCKET
 		// The file of the control socket was removed, and the daemon makes it again by itself. Wait
@@ -308,7 +308,7 @@ func (m *Machine) cause(err error, s service) Cause {
 			return cause
 		}
 	}
-	return Cause{Why: err.Error()}
+	return Cause{Why: err.Error(), Code: DaemonSilent}
 }
 
 func (m *Machine) lastRequest(d *Daemon) Result {

@@ -121,7 +121,7 @@ func (a *app) daemon(ctx context.Context, s *control.Status, err error) (*doctor
 	case errors.As(err, &no) && no.Code == control.CodeNotRunning:
 		return nil, nil //nolint:nilnil // that none runs is an answer
 	case errors.As(err, &foreign):
-		return nil, doctor.Cause{Why: foreign.Error(), Mend: "see whose it is and have it removed: an instance answers its own user alone"}
+		return nil, doctor.Cause{Why: foreign.Error(), Mend: "see whose it is and have it removed: an instance answers its own user alone", Code: doctor.ControlSocketForeign}
 	case err != nil:
 		return nil, err
 	}
