@@ -115,9 +115,9 @@ type Status struct {
 	// GPU is what the driver last said of the instance's GPU: none of a host instance, or
 	// before anything was asked.
 	GPU      *device.GPU `json:"gpu,omitempty"`
-	Problems []string    `json:"problems"`           // what is wrong now, such as a broken configuration
-	Findings []Problem   `json:"findings,omitempty"` // the same with a code each; none of an older daemon
-	Bytes    int64       `json:"bytes"`              // on the device, of all entries
+	Problems []string    `json:"problems"`          // what is wrong now, such as a broken configuration
+	Findings []Problem   `json:"findings,omitzero"` // the same with a code each; nil of an older daemon
+	Bytes    int64       `json:"bytes"`             // on the device, of all entries
 	Roots    []Root      `json:"roots,omitempty"`
 	Counts   Counts      `json:"counts"`
 	Entries  []Entry     `json:"entries"`

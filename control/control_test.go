@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -186,4 +187,19 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%s became %s", x, y)
 		}
 	})
+}
+
+// If this fails, a code has no series in the metrics until it is found for the first time.
+func TestProblemCodes(t *testing.T) {
+	text, err := os.ReadFile("testdata/codes.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, code := range control.ProblemCodes() {
+		got.WriteString(string(code) + "\n")
+	}
+	if diff := cmp.Diff(string(text), got.String()); diff != "" {
+		t.Errorf("-testdata/codes.txt +ProblemCodes:\n%s", diff)
+	}
 }

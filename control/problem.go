@@ -15,7 +15,7 @@ type ProblemCode string
 
 // The codes, by their names.
 const (
-	// The configuration can't be used; the one before stays, or the defaults.
+	// The configuration can't be used: nothing is loaded until it is mended, and what is held is served.
 	ConfigBroken ProblemCode = "config-broken"
 	// The device of the instance can't be used, and nothing is loaded.
 	DeviceMissing ProblemCode = "device-missing"
@@ -23,14 +23,24 @@ const (
 	EntryNotKept ProblemCode = "entry-not-kept"
 	// A file of a model is not what its name in a Hugging Face cache says.
 	FileDamaged ProblemCode = "file-damaged"
-	// The GPU is lost, wants a reset, is missing or can't be asked.
+	// The driver could not be asked how the GPU is; what is held stays.
+	GPUHealthUnknown ProblemCode = "gpu-health-unknown"
+	// The GPU is lost, needs a reset or is missing, and what it held is gone.
 	GPUUnusable ProblemCode = "gpu-unusable"
-	// The program that reads the log does not read, and lines are missing.
+	// Lines of the log wait or are missing: its reader does not read, or they can't be written.
 	LogNotRead ProblemCode = "log-not-read"
-	// The manifest can't be written; nothing is lost while the machine runs.
+	// The manifest can't be written; no weights depend on it.
 	ManifestNotWritten ProblemCode = "manifest-not-written"
-	// A folder of models could not be searched whole.
+	// A folder of models could not be searched whole: engines whose process doesn't say its model are refused.
 	RootNotSearched ProblemCode = "root-not-searched"
 	// The file of a socket, its lock or its folder is not as the daemon needs it.
 	SocketWrong ProblemCode = "socket-wrong"
 )
+
+// ProblemCodes are all codes, in their order.
+func ProblemCodes() []ProblemCode {
+	return []ProblemCode{
+		ConfigBroken, DeviceMissing, EntryNotKept, FileDamaged, GPUHealthUnknown, GPUUnusable,
+		LogNotRead, ManifestNotWritten, RootNotSearched, SocketWrong,
+	}
+}

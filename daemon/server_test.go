@@ -298,7 +298,17 @@ func (i *instance) status(t testing.TB) control.Status {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return *reply.Status
+	s := reply.Status
+	texts := []string{}
+	for _, p := range s.Findings {
+		if texts = append(texts, p.Text); !slices.Contains(control.ProblemCodes(), p.Code) {
+			t.Errorf("a problem without a code: %+v", p)
+		}
+	}
+	if !slices.Equal(s.Problems, texts) {
+		t.Errorf("problems are %q, findings %+v", s.Problems, s.Findings)
+	}
+	return *s
 }
 
 // entry is what status says of a key that is loading or served, nil if it is not.

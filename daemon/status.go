@@ -25,7 +25,7 @@ func (s *Server) status() control.Status {
 	out := control.Status{
 		Schema: control.Schema, Instance: s.o.Instance, State: "serving", PID: os.Getpid(), Since: s.since.UTC(),
 		Version: control.Version{Daemon: s.o.Version}, Restart: s.restart(), Device: control.Device{Kind: s.o.Device, UUID: s.o.UUID},
-		GPU: s.gpuStatus(), Roots: s.roots(), Problems: []string{}, Entries: []control.Entry{}, Counts: s.ledger.counted(),
+		GPU: s.gpuStatus(), Roots: s.roots(), Problems: []string{}, Findings: []control.Problem{}, Entries: []control.Entry{}, Counts: s.ledger.counted(),
 	}
 	s.mu.Lock()
 	if len(s.paths) > 0 {
@@ -52,7 +52,11 @@ func (s *Server) problems(status *control.Status, entries []cache.Status) (list 
 			}
 		}
 	}
-	add(control.GPUUnusable, gpuProblem(status.GPU))
+	if g := status.GPU; g != nil && g.Gone() {
+		add(control.GPUUnusable, gpuProblem(g))
+	} else {
+		add(control.GPUHealthUnknown, gpuProblem(g))
+	}
 	add(control.LogNotRead, s.o.LogProblem())
 	add(control.DeviceMissing, text(s.o.DeviceErr))
 	add(control.ConfigBroken, text(s.configProblem()))

@@ -65,7 +65,7 @@ func (a *app) notServing(err error) error {
 func (a *app) idle() control.Status {
 	return control.Status{
 		Schema: control.Schema, Instance: a.gpu, State: "idle", Version: control.Version{Client: ownVersion()},
-		Socket: a.engineSocket(), Problems: []string{}, Entries: []control.Entry{},
+		Socket: a.engineSocket(), Problems: []string{}, Findings: []control.Problem{}, Entries: []control.Entry{},
 		Counts: control.Counts{Misses: everyReason(nil)},
 	}
 }

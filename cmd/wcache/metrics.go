@@ -93,10 +93,29 @@ func metricsOf(s control.Status) []metric {
 		one("wcache_attached_engines", "gauge", "Processes that may have mapped an entry.", float64(len(engines))),
 		one("wcache_waiting_requests", "gauge", "Requests that wait for a load.", float64(waiting)),
 	}
+	if s.Findings != nil { // an older daemon says nothing of codes
+		list = append(list, findings(s.Findings))
+	}
 	if g := s.GPU; g != nil {
 		list = append(list, gpuMetrics(*g)...)
 	}
 	return list
+}
+
+// findings counts problems by code, with 0 for those that are not there.
+func findings(list []control.Problem) metric {
+	m := metric{name: "wcache_findings", kind: "gauge", help: "Problems by their code, as in wcache status --json; wcache(1) lists the codes."}
+	found := make(map[string]float64)
+	for _, code := range control.ProblemCodes() {
+		found[string(code)] = 0
+	}
+	for _, p := range list { // of a newer daemon also codes that are not known here
+		found[string(p.Code)]++
+	}
+	for _, code := range slices.Sorted(maps.Keys(found)) {
+		m.samples = append(m.samples, sample{[]string{"code", code}, found[code]})
+	}
+	return m
 }
 
 func gpuMetrics(g device.GPU) []metric {
