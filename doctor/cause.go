@@ -42,17 +42,17 @@ func Stuck(root string, pid int) Cause {
 		//diag stuck NUMBER
 		// The process received SIGSTOP or SIGTSTP. `kill -CONT NUMBER` lets it go on, with all
 		// weights that it holds.
-		return Cause{fmt.Sprintf("process %d is stopped, by SIGSTOP or by Ctrl-Z", pid), fmt.Sprintf("kill -CONT %d has it go on, with all that it holds", pid), DaemonStopped}
+		return Cause{fmt.Sprintf("process %d is stopped, by SIGSTOP or by Ctrl-Z", pid), fmt.Sprintf("kill -CONT %d continues it; nothing is lost", pid), DaemonStopped}
 	case "t":
 		//diag stuck NUMBER
 		// A debugger such as gdb(1) or strace(1) has stopped the process. Let it go on in the
 		// debugger, or detach; ending the debugger may end the process and its weights.
-		return Cause{fmt.Sprintf("process %d is held by a debugger", pid), "have the debugger let it go on, or detach; its end may end the process", DaemonTraced}
+		return Cause{fmt.Sprintf("process %d is stopped by a debugger", pid), "continue it in the debugger, or detach; ending the debugger may end the process, which frees what it holds", DaemonTraced}
 	case "D":
 		//diag stuck NUMBER
 		// A system call of the process does not return, and no signal reaches it meanwhile. `dmesg`
 		// may say which device or server is meant; the process goes on when that answers.
-		return Cause{fmt.Sprintf("process %d waits in the kernel, for a disk, a network file system or a driver", pid), "dmesg may say for what; it goes on by itself when that answers", DaemonBlocked}
+		return Cause{fmt.Sprintf("process %d waits in the kernel, for a disk, a network file system or a driver", pid), "dmesg may say for which one; the process goes on by itself when that answers", DaemonBlocked}
 	case "Z", "X":
 		//diag stuck NUMBER
 		// The process is a zombie and holds nothing any more. Start the daemon again; if the entry
@@ -64,7 +64,7 @@ func Stuck(root string, pid int) Cause {
 		// Somebody has frozen the control group, as `systemctl freeze` or `docker pause` does. Undo
 		// it with `systemctl --user thaw`, or `docker unpause`; the process goes on with all that
 		// it holds.
-		return Cause{fmt.Sprintf("process %d is frozen, with its control group", pid), "systemctl --user thaw the service, or docker unpause its container: it goes on with all that it holds", DaemonFrozen}
+		return Cause{fmt.Sprintf("process %d is frozen, with its control group", pid), "thaw it with systemctl --user thaw, or docker unpause; nothing is lost", DaemonFrozen}
 	}
 	return Cause{}
 }
@@ -118,8 +118,8 @@ func Denied(root, socket string, uid int, err error) Cause {
 	// `ausearch -m AVC -ts recent` or `journalctl -k` shows the rule; wcache@.service(8) says how
 	// to start a container that may connect.
 	return Cause{
-		fmt.Sprintf("connecting to %s is denied, and its mode allows it%s", socket, confined(root)),
-		"see which rule of SELinux or AppArmor denies it: ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=; for a container wcache@.service(8) says what helps", ControlSocketDenied,
+		fmt.Sprintf("connecting to %s is denied, although its mode allows it%s", socket, confined(root)),
+		"ausearch -m AVC -ts recent, or journalctl -k | grep apparmor=, shows the rule of SELinux or AppArmor that denies it; for a container see wcache@.service(8), Containers", ControlSocketDenied,
 	}
 }
 

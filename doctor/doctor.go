@@ -78,6 +78,7 @@ type Daemon struct {
 	Version  string
 	Held     int64 // bytes of all entries
 	Problems []string
+	NotKept  bool   // some entry would not outlive the daemon
 	Refused  string // what the last request that missed was told, "" if it was no refusal
 }
 
@@ -93,7 +94,7 @@ func Run(ctx context.Context, m Machine) []Result {
 	daemon, silent := m.Daemon(ctx)
 	switch {
 	case daemon != nil:
-		unit.answers = daemon.PID
+		unit.answers, unit.partly = daemon.PID, daemon.NotKept
 	case unit.answers == 0: // it can't be connected to, and has the lock all the same
 		unit.answers = m.lockHolder(m.Control)
 	}

@@ -189,6 +189,9 @@ var faults = []fault{
 	{"the service's unit can't be read", func(_ *testing.T, b *bench) { delete(b.units, "wcache@0.service") }},
 	{"nothing is stored", unit("service", "FileDescriptorStoreMax=0")},
 	{"the store is full", unit("service", "NFileDescriptorStore=2040")},
+	{"the store is full, and lacks an entry", both(unit("service", "NFileDescriptorStore=2048"), daemon(func(d *Daemon) {
+		d.NotKept, d.Problems = true, []string{"28dd04106153 would not outlive the daemon: keep descriptors: 2050 are needed and FileDescriptorStoreMax=2048"}
+	}))},
 	{"too few open files at the start", unit("service", "LimitNOFILESoft=1024")},
 	{"too few open files at all", unit("service", "LimitNOFILE=2048", "LimitNOFILESoft=2048")},
 	{"no socket", without("r/vllm_weight_cache/0.sock")},

@@ -45,7 +45,7 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 		//diag doctor REASON
 		// The process that asks the driver could not be started or was killed. The reason says how;
 		// try again.
-		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows it", "could not be asked: %v", err).as(DriverNotAsked))
+		return append(results, result("libcuda", Fail, "wcache probe "+gpu.UUID+" shows why", "could not be asked: %v", err).as(DriverNotAsked))
 	case d.Fault != "":
 		return append(results, result("libcuda", Fail, d.Mend, "%s", d.Fault).as(DriverFault))
 	}
@@ -100,7 +100,7 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 			//diag doctor NODE REASON
 			// The permissions of the device file keep this user out. Add the user to the group of
 			// the file, or correct its mode.
-			return result(check, Fail, "see who may: ls -l /dev/"+name+" (NVreg_DeviceFileMode, or the group it belongs to)", "/dev/%s can't be opened: %v", name, err).as(DeviceNodeDenied)
+			return result(check, Fail, "ls -l /dev/"+name+" shows who may: join its group, or change NVreg_DeviceFileMode of the driver", "/dev/%s can't be opened: %v", name, err).as(DeviceNodeDenied)
 		}
 	}
 	return result(check, OK, "", "/dev/%s", strings.Join(want, ", /dev/"))
@@ -134,7 +134,7 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 		//diag doctor NAME LIST
 		// The instance is named after a GPU that this machine does not have. Enable an instance for
 		// one of the list, and disable this one.
-		return none, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or another one of these", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, g.List()).as(GPUUnknown)
+		return none, result(check, Fail, fmt.Sprintf("systemctl --user enable --now wcache@%d.socket, or that of another GPU of the list", g.GPUs[0].Index), "there is no GPU %q, only %s", m.Instance, g.List()).as(GPUUnknown)
 	case len(found) > 1:
 		var uuids []string
 		for _, x := range found {
@@ -143,7 +143,7 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 		//diag doctor NAME NUMBER LIST
 		// The name is the beginning of several uuids. Name the instance after more digits, or the
 		// whole uuid.
-		return none, result(check, Fail, "give more of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(uuids, ", ")).as(GPUAmbiguous)
+		return none, result(check, Fail, "give more digits of the uuid", "%q are %d GPUs: %s", m.Instance, len(found), strings.Join(uuids, ", ")).as(GPUAmbiguous)
 	}
 	gpu := found[0]
 	if gpu.UUID == "" {
@@ -167,12 +167,12 @@ func (m *Machine) slices(g generator.GPU, d *Driver) Result {
 	case d != nil && len(d.Slices) > 0:
 		//diag doctor LIST
 		// The GPU is in MIG mode. Enable an instance for each slice, by its uuid of the list.
-		return result(check, Fail, "an instance for each that engines use: systemctl --user enable --now wcache@"+d.Slices[0]+".socket", "the GPU is cut into slices, and engines run on those: %s", strings.Join(d.Slices, ", ")).as(GPUSliced)
+		return result(check, Fail, "enable an instance for each slice that engines use: systemctl --user enable --now wcache@"+d.Slices[0]+".socket", "the GPU is cut into slices, and engines run on those: %s", strings.Join(d.Slices, ", ")).as(GPUSliced)
 	case len(cut) > 0:
 		//diag doctor NUMBER
 		// The GPU is in MIG mode, and the driver could not be asked for the slices' uuids. Take
 		// them from `nvidia-smi -L`, and enable an instance for each.
-		return result(check, Fail, "nvidia-smi -L lists the slices: systemctl --user enable --now wcache@MIG-….socket for each", "the GPU is cut into slices, %d of them, and engines run on those", len(cut)).as(GPUSliced)
+		return result(check, Fail, "nvidia-smi -L lists the slices; for each: systemctl --user enable --now wcache@MIG-….socket", "the GPU is cut into slices, %d of them, and engines run on those", len(cut)).as(GPUSliced)
 	}
 	return result(check, OK, "", "the GPU is whole")
 }
@@ -187,7 +187,7 @@ func (m *Machine) mps() Result {
 		//diag doctor DIRECTORY
 		// The Multi-Process Service of CUDA runs, and memory can be shared only among its clients.
 		// Start engines and the service both as its clients, or both without it.
-		return result("MPS", Warn, "echo quit | nvidia-cuda-mps-control when none of its clients runs, or have engines and service see the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon serves %s: weights are shared between its clients and no others", dir).as(MPSActive)
+		return result("MPS", Warn, "end its clients, then echo quit | nvidia-cuda-mps-control; or give engines and the service the same CUDA_MPS_PIPE_DIRECTORY", "a control daemon listens in %s: only clients of MPS can share weights with each other", dir).as(MPSActive)
 	}
 	return result("MPS", OK, "", "not in use")
 }
@@ -200,7 +200,7 @@ func (m *Machine) health(d *Driver) Result {
 	case "unknown":
 		//diag doctor REASON
 		// The driver does not report the health of this GPU. See what `nvidia-smi` says.
-		return result(check, Warn, "see what nvidia-smi says", "not known: %s", d.Reason).as(GPUHealthUnknown)
+		return result(check, Warn, "nvidia-smi may say more", "not known: %s", d.Reason).as(GPUHealthUnknown)
 	}
 	return result(check, Fail, d.Reason, "it is %s", d.State).as(GPUUnusable)
 }
@@ -228,12 +228,12 @@ func (m *Machine) computeMode(d *Driver) Result {
 	case 3:
 		//diag doctor
 		// This compute mode of the GPU allows one process. Run `nvidia-smi -c DEFAULT` as root.
-		return result(check, Fail, mend, "Exclusive_Process: an engine and the loader keep each other out").as(ComputeModeExclusive)
+		return result(check, Fail, mend, "Exclusive_Process: an engine and the loader can't use the GPU at the same time").as(ComputeModeExclusive)
 	}
 	//diag doctor NUMBER
 	// The GPU has a compute mode that this version of wcache does not know. Run
 	// `nvidia-smi -c DEFAULT` as root if engines can't use the GPU.
-	return result(check, Warn, mend, "%d, which is not known here", d.ComputeMode).as(ComputeModeUnknown)
+	return result(check, Warn, mend, "%d, which wcache does not know", d.ComputeMode).as(ComputeModeUnknown)
 }
 
 // export looks whether the GPU's memory can become a descriptor, which only legacy
@@ -246,7 +246,7 @@ func (m *Machine) export(d *Driver, handles string) Result {
 	case handles == config.HandlesLegacy:
 		return result(check, OK, "", "POSIX file descriptors are not supported, and handles = %q needs none", handles)
 	}
-	return result(check, Fail, fmt.Sprintf("set handles = %q in wcache.toml; systemctl --user reload %s", config.HandlesLegacy, m.unitName("service")),
+	return result(check, Fail, fmt.Sprintf("set handles = %q in wcache.toml; systemctl --user reload %s", config.HandlesLegacy, m.unitName("service"))+", with which weights go when the daemon ends",
 		//diag doctor
 		// Some virtual GPUs can't share memory by descriptors. Set `handles = "legacy"` in
 		// wcache.toml(5).

@@ -49,14 +49,14 @@ func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon, s serv
 	case err != nil:
 		//diag doctor REASON
 		// The folders of `roots` can't be read. See whether they are mounted and answer.
-		return result(check, Warn, "see whether the folders of roots in wcache.toml answer: ls", "models could not be looked for: %v", err).as(ModelsNotSearched)
+		return result(check, Warn, "run ls on each folder of roots in wcache.toml: a file system may hang", "models could not be looked for: %v", err).as(ModelsNotSearched)
 	case name == "":
 		return result(check, OK, "", "%s; no model is known yet", amount(free))
 	case bytes > total:
 		//diag doctor MODEL AMOUNT AMOUNT
 		// The whole memory is too small for this model. Split it over several GPUs with
 		// `--tensor-parallel-size`.
-		return result(check, Warn, "--tensor-parallel-size shares it out to several GPUs", "%s takes %s, more than there is at all: %s", name, amount(bytes), amount(total)).as(ModelTooLarge)
+		return result(check, Warn, "--tensor-parallel-size splits it over several GPUs", "%s takes %s, more than the whole memory of %s", name, amount(bytes), amount(total)).as(ModelTooLarge)
 	case d == nil && s.answers != 0:
 		return result(check, OK, "", "%s; what the daemon holds, which may make room, it doesn't say", amount(free))
 	case bytes > free+held:
@@ -65,7 +65,7 @@ func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon, s serv
 		// loaded.
 		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows who uses it", "%s, the largest model that is known, takes %s, and %s are free", name, amount(bytes), amount(free)).as(MemoryShort)
 	case bytes > free:
-		return result(check, OK, "", "%s; %s takes %s, for which what is held would make room", amount(free), name, amount(bytes))
+		return result(check, OK, "", "%s; %s takes %s, for which held entries would be evicted", amount(free), name, amount(bytes))
 	}
 	return result(check, OK, "", "%s; %s, the largest model that is known, takes %s", amount(free), name, amount(bytes))
 }
@@ -76,7 +76,7 @@ func (m *Machine) tempDir(s service) Result {
 	const check = "temporary files"
 	pid := s.pid()
 	if pid == 0 {
-		return result(check, OK, "", "not compared with the service's: it doesn't run")
+		return result(check, OK, "", "not compared: the service doesn't run")
 	}
 	here, err := os.Stat(m.path("tmp"))
 	there, err2 := os.Stat(m.path("proc", strconv.Itoa(pid), "root/tmp"))
@@ -87,7 +87,7 @@ func (m *Machine) tempDir(s service) Result {
 		//diag doctor
 		// Engines look in `/tmp` for the sockets of the service and find another folder. Give
 		// engines the instance's `socket_dir`, or remove `PrivateTmp=`.
-		return result(check, Warn, `give engines --model-loader-extra-config '{"socket_dir": "`+socketDir(m.Socket)+`"}'`, "/tmp is another one here than for the service, as with PrivateTmp=: engines look there for its sockets in vain").as(TmpPrivate)
+		return result(check, Warn, `give engines --model-loader-extra-config '{"socket_dir": "`+socketDir(m.Socket)+`"}'`, "/tmp here is not the /tmp of the service, as with PrivateTmp=: engines don't find its sockets there").as(TmpPrivate)
 	}
 	return result(check, OK, "", "/tmp is the service's, too")
 }

@@ -52,11 +52,11 @@ func private(dir string, uid int, f folder) (c Code, fault, mend string) {
 	case errors.Is(err, fs.ErrNotExist):
 		return f.missing, "isn't there", "log in as this user, or: loginctl enable-linger"
 	case err != nil:
-		return f.closed, err.Error(), "see who may enter the folders above it"
+		return f.closed, err.Error(), "namei -l " + dir + " shows who may enter the folders above it"
 	case !st.IsDir():
 		return f.unsafe, "is no directory, and engines follow no links", "remove it, or name what it leads to"
 	case owner(st) != uid:
-		return f.unsafe, whose(owner(st)), "run this as its user (su keeps the variables of another); in a container as the user and the group that it belongs to"
+		return f.unsafe, whose(owner(st)), "run this as its user (su keeps the variables of another user); in a container as its user and its group"
 	case st.Mode().Perm()&0o077 != 0:
 		return f.unsafe, fmt.Sprintf("has mode %04o and lets others in", st.Mode().Perm()), "chmod 700 " + dir
 	case st.Mode().Perm()&0o700 != 0o700:
@@ -104,7 +104,7 @@ func (m *Machine) socketFile(s service) Result {
 	case st.Mode().Type() != fs.ModeSocket:
 		//diag doctor SOCKET
 		// Another kind of file has the socket's path. Remove the file and restart the socket unit.
-		return result(check, Fail, "remove it; "+m.relisten(s), "%s is no socket", m.Socket).as(SocketNotASocket)
+		return result(check, Fail, "remove the file; "+m.relisten(s), "%s is not a socket", m.Socket).as(SocketNotASocket)
 	case owner(st) != m.UID:
 		return result(check, Fail, "have that user remove it; "+m.relisten(s), "%s %s", m.Socket, whose(owner(st))).as(SocketForeign)
 	case st.Mode().Perm()&0o077 != 0:
@@ -126,7 +126,7 @@ func (m *Machine) socketFile(s service) Result {
 
 // endOther is the beginning of what takes a path back from another daemon.
 func (m *Machine) endOther(pid int) string {
-	return fmt.Sprintf("end process %d, if what it holds may go with it; ", pid)
+	return fmt.Sprintf("end process %d, which frees what it holds; ", pid)
 }
 
 // enginePaths looks at where engines look that are given no path: whether the
@@ -145,7 +145,7 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 			// Another weight cache, mostly vLLM's own daemon, listens where engines look by
 			// default. End it if you may lose what it holds, or give engines the instance's
 			// `socket_dir`.
-			return result(check, Fail, m.endOther(pid)+reload+given, "%s is served by %s: engines reach it and not wcache", p.Path, m.process(pid)).as(EnginePathTaken)
+			return result(check, Fail, m.endOther(pid)+reload+given, "%s is served by %s: engines get their answers from it and not from wcache", p.Path, m.process(pid)).as(EnginePathTaken)
 		case p.Draft:
 		case strings.Contains("\n"+s.listen, "\n"+p.Path+" ("):
 			listened = append(listened, p.Path)
@@ -154,21 +154,21 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 			// The generator found this default path of engines unusable, for the given reason. Mend
 			// it and run `systemctl --user daemon-reload`, or give engines the instance's
 			// `socket_dir`.
-			return result(check, Warn, "see there"+given, "%s can't be listened on: %s", p.Path, p.Problem).as(EnginePathUnusable)
+			return result(check, Warn, "mend that; "+reload+given, "%s can't be listened on: %s", p.Path, p.Problem).as(EnginePathUnusable)
 		default:
 			missing = append(missing, p.Path)
 		}
 	}
 	switch {
 	case s.props == nil:
-		return result(check, OK, "", "no other daemon has one; without a manager only those of --listen are served")
+		return result(check, OK, "", "no other daemon listens there; without a user manager wcache listens only where --listen says")
 	case len(missing) > 0:
 		//diag doctor PATH NUMBER NUMBER
 		// The generator did not know the GPU when it ran, or the socket unit was started before.
 		// Run `systemctl --user daemon-reload`, and restart the socket unit.
 		return result(check, Warn, reload+given, "engines look at %s, where the socket unit does not listen (%d of %d paths)", missing[0], len(missing), len(missing)+len(listened)).as(EnginePathNotListened)
 	}
-	return result(check, OK, "", "the socket unit listens on all %d where engines look", len(listened))
+	return result(check, OK, "", "the socket unit listens on all %d paths where engines look", len(listened))
 }
 
 // lockHolder is who holds the lock that vLLM's daemon, and this one, take for a

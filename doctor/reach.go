@@ -41,7 +41,7 @@ func (m *Machine) without() string {
 func (m *Machine) otherwise() string {
 	how := fmt.Sprintf(", or set handles = %q in wcache.toml (systemctl --user reload %s)", m.without(), m.unitName("service"))
 	if m.without() == config.HandlesLegacy {
-		how += ", with which weights go with the daemon"
+		how += ", which loads models again and frees them whenever the daemon ends"
 	}
 	return how
 }
@@ -58,7 +58,7 @@ func (m *Machine) ptrace() Result {
 	//diag doctor SCOPE
 	// The setting of Yama, a security module of the kernel, forbids a process to take descriptors
 	// of another. Set `kernel.yama.ptrace_scope` to 0 or 1.
-	return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1 as root (3 lasts until the machine is restarted)"+m.otherwise(), "%s: engines can't take handles from the daemon", scope).as(PtraceForbidden)
+	return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1 as root (3 can't be lowered without a restart of the machine, which frees what all instances hold)"+m.otherwise(), "%s: engines can't take handles from the daemon", scope).as(PtraceForbidden)
 }
 
 // container names the container that this is run in, "" for none that is known.
@@ -79,17 +79,17 @@ func (m *Machine) seen(d *Daemon, handles string) Result {
 	const mend = "start the container with --pid=host (Podman, Docker) or hostPID: true (Kubernetes)"
 	switch in := m.container(); {
 	case d != nil && d.Peer == 0 && handles == m.without():
-		return result(check, OK, "", "the daemon, process %d, is in another one, which may be with handles = %q", d.PID, handles)
+		return result(check, OK, "", "the daemon, process %d, is in another pid namespace, which handles = %q allows", d.PID, handles)
 	case d != nil && d.Peer != d.PID:
 		//diag doctor NUMBER
 		// The daemon has another pid namespace than this command, so an engine here would look for
 		// its memory in the wrong process. Start the container with `--pid=host`.
-		return result(check, Fail, mend+m.otherwise(), "the daemon, process %d, is in another one: engines started here can't take its handles", d.PID).as(PidNamespace)
+		return result(check, Fail, mend+m.otherwise(), "the daemon, process %d, is in another pid namespace: engines started here can't take its handles", d.PID).as(PidNamespace)
 	case d == nil && in != "":
 		//diag doctor KIND
 		// A container has a pid namespace of its own. Start it with `--pid=host` or, in Kubernetes,
 		// `hostPID: true`; see Containers in wcache@.service(8).
-		return result(check, Warn, mend+", and mount the folder of "+m.Socket, "this is a container of %s: engines here reach a daemon outside only in its pid namespace", in).as(Container)
+		return result(check, Warn, mend+", and mount the folder of "+m.Socket, "this is a container of %s: engines here can use a daemon outside only if both are in one pid namespace", in).as(Container)
 	case d == nil:
 		return result(check, OK, "", "no container; engines in one need --pid=host")
 	}
@@ -101,7 +101,7 @@ func (m *Machine) seen(d *Daemon, handles string) Result {
 // gives users the same numbers. Where a descriptor could be taken, it is shared.
 func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 	const check = "user namespace"
-	const mend = "run the daemon in this one, as in one pod; or the container by root and without one (podman --userns=host, docker without userns-remap)"
+	const mend = "run the daemon in this user namespace too, as in one pod; or start the container as root without a user namespace (podman --userns=host, docker without userns-remap)"
 	const every = "4294967295" // /proc/self/uid_map of the first namespace
 	part := strings.Fields(m.read("proc/self/uid_map"))
 	switch {
@@ -111,7 +111,7 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 		//diag doctor
 		// An option of the service such as `PrivateUsers=` has given it a user namespace. Remove
 		// the option from the drop-in.
-		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it; "+m.renewal(s)+m.otherwise(), "the service has one of its own: engines can't take handles from it").as(UserNamespaceService)
+		return result(check, Fail, edit+"PrivateUsers=no, and without the sandbox options that imply it; "+m.renewal(s)+m.otherwise(), "the service has a user namespace of its own: engines can't take handles from it").as(UserNamespaceService)
 	case len(part) == 3 && part[0] == "0" && part[1] == "0" && part[2] == every || len(part) == 0:
 		return result(check, OK, "", "the machine's own")
 	}
@@ -123,15 +123,15 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 			//diag doctor NUMBER NUMBER
 			// The user namespace of this container maps the user to another one, whom the daemon
 			// refuses. Start the container with `--userns=host`, or run the daemon inside it.
-			return result(check, Warn, mend, "not the machine's own: user %d is user %d outside, whom a daemon there refuses", m.UID, outside+at).as(UserNamespace)
+			return result(check, Warn, mend, "not the machine's own: user %d here is user %d outside, and a daemon there refuses that user", m.UID, outside+at).as(UserNamespace)
 		case handles == m.without():
-			return result(check, OK, "", "not the machine's own, which may be with handles = %q", handles)
+			return result(check, OK, "", "not the machine's own, which handles = %q allows", handles)
 		default:
 			//diag doctor
 			// This container has a user namespace of its own, and the kernel lets no process take
 			// descriptors from another namespace, even where both give users the same numbers.
 			// Start the container without it.
-			return result(check, Warn, mend+m.otherwise(), "not the machine's own: a daemon outside refuses engines of here").as(UserNamespace)
+			return result(check, Warn, mend+m.otherwise(), "not the machine's own: a daemon outside refuses engines that run here").as(UserNamespace)
 		}
 	}
 	//diag doctor NUMBER
@@ -154,7 +154,7 @@ func (m *Machine) confinement(d *Daemon, taken bool) Result {
 		// SELinux or AppArmor confines this process, as in a container, and forbids to look into
 		// processes outside. Start the container without the profile; see Containers in
 		// wcache@.service(8).
-		return result(check, Warn, unconfine(here, ""), "%s: engines here may not take handles from a daemon outside of it", here).as(Confined)
+		return result(check, Warn, unconfine(here, ""), "%s: this may keep engines here from the handles of a daemon outside", here).as(Confined)
 	}
 	there := contextOf(m.Root, strconv.Itoa(d.PID))
 	switch {
@@ -168,13 +168,13 @@ func (m *Machine) confinement(d *Daemon, taken bool) Result {
 	//diag doctor PROFILE PROFILE
 	// A container's security profile lets its processes look only into those of the same profile.
 	// Start both with the same profile; see Containers in wcache@.service(8).
-	return result(check, Fail, unconfine(here, there), "%s, and the daemon %s: that keeps engines here from its handles", named(here), named(there)).as(ConfinedApart)
+	return result(check, Fail, unconfine(here, there), "engines here run as %s and the daemon as %s: they can't take its handles", named(here), named(there)).as(ConfinedApart)
 }
 
 // named words a security context.
 func named(context string) string {
 	if context == "" {
-		return "not confined"
+		return "unconfined"
 	}
 	return context
 }
@@ -182,15 +182,15 @@ func named(context string) string {
 // unconfine is what lets a container's processes reach those outside. SELinux's contexts
 // have colons, AppArmor's have none.
 func unconfine(here, there string) string {
-	how := "--security-opt apparmor=unconfined (Docker, Podman), or a profile that allows ptrace between the two"
+	how := "--security-opt apparmor=unconfined (Docker, Podman), or a profile that allows ptrace between engines and the daemon"
 	if strings.Contains(here+there, ":") {
-		how = "--security-opt label=disable (Podman, Docker), or a policy that lets the one reach the other"
+		how = "--security-opt label=disable (Podman, Docker), or a policy that lets engines reach the daemon"
 	}
-	who := "the engine's container"
+	who := "start the engine's container with "
 	if here == "" {
-		who = "the daemon's container"
+		who = "start the daemon's container again, which frees what it holds, with "
 	}
-	return "start " + who + " with " + how + "; see wcache@.service(8), Containers"
+	return who + how + "; see wcache@.service(8), Containers"
 }
 
 // take does what an engine does, where a daemon runs: only that shows a seccomp
@@ -204,9 +204,9 @@ func (m *Machine) take(d *Daemon) (r Result, taken bool) {
 	if err == nil {
 		return result(check, OK, "", "a descriptor could be taken from the daemon, as engines do"), true
 	}
-	mend := "run both in one user namespace, as one group and with the same capabilities, and in a container with a seccomp profile that allows pidfd_getfd (docker run --cap-add SYS_PTRACE)"
+	mend := "run engines and the daemon in one user namespace, with the same group and the same capabilities; in a container with a seccomp profile that allows pidfd_getfd (docker run --cap-add SYS_PTRACE)"
 	if errors.Is(err, unix.ENOSYS) {
-		mend = "use a kernel from 5.6 on, and in a container a seccomp profile that allows pidfd_getfd (docker run --cap-add SYS_PTRACE)"
+		mend = "use Linux 5.6 or later, and in a container a seccomp profile that allows pidfd_getfd (docker run --cap-add SYS_PTRACE)"
 	}
 	//diag doctor REASON
 	// `wcache doctor` tried to take a descriptor as engines do, and the kernel refused. The daemon

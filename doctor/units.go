@@ -23,6 +23,7 @@ type service struct {
 	listen  string // of the socket unit, a line a socket
 	answers int    // process that serves this instance, with a manager or without; 0: none is known
 	handles string // as configured
+	partly  bool   // the store has not all that is held
 }
 
 // other reports whether a process is none of this instance.
@@ -46,6 +47,9 @@ func (s service) fate() string {
 		return ""
 	case s.handles == config.HandlesLegacy || err != nil || stored < leastStored:
 		return ", which frees what is held"
+	}
+	if s.partly {
+		return ", which frees the entries that are not stored (wcache status names them) and keeps the others"
 	}
 	return ", which keeps what is held"
 }
@@ -101,12 +105,12 @@ func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 		//diag doctor
 		// The service manager of the user has not answered in time. `systemctl --user status` shows
 		// whether it hangs.
-		return result(check, Fail, "journalctl -b _PID=1; see whether the machine is out of memory", "it does not answer").as(ManagerSilent)
+		return result(check, Fail, "journalctl -b _PID=1 and free -m may say why", "it does not answer").as(ManagerSilent)
 	case err != nil && d != nil:
 		//diag doctor REASON
 		// A daemon runs without a service manager, as in a container, and no program keeps its
 		// weights when it ends. Run the daemon as a service if weights are to outlive a restart.
-		return result(check, Warn, "loginctl enable-linger; nothing in a container", "can't be reached: %v; weights go with the daemon", err).as(ManagerMissing)
+		return result(check, Warn, "loginctl enable-linger, and run the daemon as a service; a container mostly has no user manager", "can't be reached: %v; weights go when the daemon ends", err).as(ManagerMissing)
 	case err != nil:
 		if m.IsRoot {
 			//diag doctor REASON
@@ -114,7 +118,7 @@ func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 			// `loginctl enable-linger`.
 			return result(check, Fail, m.enable(), "can't be reached: %v", err).as(ManagerUnreachable)
 		}
-		return result(check, Fail, "loginctl enable-linger, or run wcache serve --listen PATH without it", "can't be reached: %v", err).as(ManagerUnreachable)
+		return result(check, Fail, "loginctl enable-linger starts it; or run wcache serve --listen PATH, which needs none", "can't be reached: %v", err).as(ManagerUnreachable)
 	}
 	return result(check, OK, "", "systemd %s", out)
 }
@@ -170,19 +174,19 @@ func (m *Machine) socketUnit(ctx context.Context, s service) (r Result, listen s
 		//diag doctor UNIT
 		// systemctl(1) starts nothing and reports success. Run engines and the service as another
 		// user; root can start a daemon with `wcache serve`.
-		r = result(check, Fail, m.enable(), "%s does not start for root, by its ConditionUser=!root", unit).as(UnitForRoot)
+		r = result(check, Fail, m.enable(), "%s does not start for root: it has ConditionUser=!root", unit).as(UnitForRoot)
 	case !active && tried && p["ConditionResult"] == "no":
 		//diag doctor UNIT STATE
 		// A `Condition...=` line of the unit or of a drop-in does not hold.
 		// `systemctl --user status UNIT` shows which; change the drop-in.
-		r = result(check, Fail, "systemctl --user status "+unit+" says which", "%s is %s: a condition of it is not met", unit, p["ActiveState"]).as(UnitCondition)
+		r = result(check, Fail, "systemctl --user status "+unit+" says which", "%s is %s: one of its conditions is not met", unit, p["ActiveState"]).as(UnitCondition)
 	case !active:
 		r = result(check, Fail, m.enable(), "%s is %s", unit, p["ActiveState"]).as(SocketUnitInactive)
 	case p["UnitFileState"] != "enabled":
 		//diag doctor UNIT STATE
 		// The unit was started and not enabled. Run `systemctl --user enable` with its name to have
 		// it after the next login.
-		r = result(check, Warn, m.enable(), "%s listens, and is %s: not after the next login", unit, p["UnitFileState"]).as(SocketUnitNotEnabled)
+		r = result(check, Warn, m.enable(), "%s listens now, but is %s: it will not listen after the next login", unit, p["UnitFileState"]).as(SocketUnitNotEnabled)
 	default:
 		r = result(check, OK, "", "%s is enabled and listening", unit)
 	}
@@ -229,7 +233,7 @@ func (m *Machine) store(s service) Result {
 		// `FileDescriptorStoreMax=` of the service is too small or missing, as in a unit that was
 		// copied and changed. Restore the line in a drop-in; weights that are held now go with the
 		// restart.
-		return result(check, Fail, edit+"FileDescriptorStoreMax=2048; it counts from the next start on, and what is held now goes with this one", "it keeps %q descriptors: weights would not outlive the daemon", s.props["FileDescriptorStoreMax"]).as(StoreOff)
+		return result(check, Fail, edit+"FileDescriptorStoreMax=2048; it takes effect at the next start, which frees what is held now", "it keeps %q descriptors: weights would not outlive the daemon", s.props["FileDescriptorStoreMax"]).as(StoreOff)
 	}
 	if now, err := strconv.Atoi(s.props["NFileDescriptorStore"]); err == nil && now > most-leastStored {
 		return result(check, Warn, edit+"FileDescriptorStoreMax=4096, Environment=WCACHE_FDSTORE=4096, LimitNOFILE=16384:524288; "+m.renewal(s),
@@ -255,10 +259,10 @@ func (m *Machine) openFiles(s service) Result {
 			//diag doctor LIMIT NUMBER NUMBER NUMBER
 			// With so many descriptors stored, a new daemon could not open further files and would
 			// not start. Raise `LimitNOFILE=` in a drop-in.
-			return result(check, Warn, edit+"LimitNOFILE=8192:524288; it counts from the next start on", "%s is %d, and %d descriptors may be stored beside some that the daemon opens: needed are %d", limit, n, most, most+spareFiles).as(OpenFilesLimit)
+			return result(check, Warn, edit+"LimitNOFILE=8192:524288; it takes effect at the next start", "%s is %d, and the daemon may need %d: %d for stored descriptors, the rest to work with", limit, n, most+spareFiles, most).as(OpenFilesLimit)
 		}
 	}
-	return result(check, OK, "", "limit %s at the start, %s later; needed are up to %d", s.props["LimitNOFILESoft"], s.props["LimitNOFILE"], most+spareFiles)
+	return result(check, OK, "", "limit %s at the start, %s later; the daemon may need %d", s.props["LimitNOFILESoft"], s.props["LimitNOFILE"], most+spareFiles)
 }
 
 // daemon judges what the instance said, or why it said nothing.
@@ -288,7 +292,7 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 	case d == nil:
 		return result(check, OK, "", "not running; the first engine starts it")
 	case len(d.Problems) > 0:
-		return result(check, Warn, "wcache --gpu "+m.Instance+" status shows all of it", "%s", strings.Join(d.Problems, "; ")).as(DaemonProblems)
+		return result(check, Warn, "wcache --gpu "+m.Instance+" status lists them", "%s", strings.Join(d.Problems, "; ")).as(DaemonProblems)
 	case d.Version != m.Version:
 		//diag doctor VERSION VERSION
 		// The daemon was started before an upgrade. Restart the service; only legacy handles (`handles = "legacy"`) lose their weights by that.

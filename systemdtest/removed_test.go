@@ -79,7 +79,7 @@ func TestStoppedService(t *testing.T) {
 	kill(t, pid, syscall.SIGSTOP)
 	out, exit := wcache(t, "doctor") // takes less time than the watchdog
 	kill(t, pid, syscall.SIGCONT)
-	want := fmt.Sprintf("it does not answer: process %d is stopped, by SIGSTOP or by Ctrl-Z   -> kill -CONT %d has it go on, with all that it holds", pid, pid)
+	want := fmt.Sprintf("it does not answer: process %d is stopped, by SIGSTOP or by Ctrl-Z   -> kill -CONT %d continues it; nothing is lost", pid, pid)
 	if exit != 1 || !strings.Contains(out, want) || strings.Contains(out, "kill "+fmt.Sprint(pid)) {
 		t.Errorf("exit %d\n%s", exit, out)
 	}
@@ -108,7 +108,7 @@ func TestConditionNotMet(t *testing.T) {
 	systemctl(t, "enable", "--now", sockets)
 	out, exit := wcache(t, "doctor")
 	lines := slices.Collect(strings.Lines(out))
-	want := "fail   socket unit         " + sockets + " is inactive: a condition of it is not met   -> systemctl --user status " + sockets + " says which\n"
+	want := "fail   socket unit         " + sockets + " is inactive: one of its conditions is not met   -> systemctl --user status " + sockets + " says which\n"
 	if exit != 1 || !slices.Contains(lines, want) {
 		t.Errorf("exit %d\n%s", exit, out)
 	}

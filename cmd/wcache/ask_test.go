@@ -42,7 +42,7 @@ func TestStoppedDaemon(t *testing.T) {
 	m.stop(t)
 	defer m.signal(t, unix.SIGCONT)
 	why := fmt.Sprintf("process %d is stopped, by SIGSTOP or by Ctrl-Z\n", m.Process.Pid)
-	want := fmt.Sprintf("wcache: error: %s does not answer: %swcache: hint: kill -CONT %d has it go on, with all that it holds\n", socket, why, m.Process.Pid)
+	want := fmt.Sprintf("wcache: error: %s does not answer: %swcache: hint: kill -CONT %d continues it; nothing is lost\n", socket, why, m.Process.Pid)
 	for name, before := range map[string]string{"status": "", "status -w": "", "explain": "", "evict --all": "", "warm /models": "", "version": "client " + ownVersion() + "\n"} {
 		said, exit := command(t.Context(), append([]string{"--socket", socket}, strings.Fields(name)...)...)
 		if diff := cmp.Diff(before+want, said); diff != "" || exit != exitFailed {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,6 +127,7 @@ func (a *app) daemon(ctx context.Context, s *control.Status, err error) (*doctor
 		return nil, err
 	}
 	d := &doctor.Daemon{PID: s.PID, Version: s.Version.Daemon, Held: s.Bytes, Problems: s.Problems}
+	d.NotKept = slices.ContainsFunc(s.Findings, func(p control.Problem) bool { return p.Code == control.EntryNotKept })
 	if d.Peer, err = client.Peer(ctx, control.Path(a.engineSocket())); err != nil {
 		return nil, err
 	}

@@ -242,7 +242,7 @@ func testCut(t *testing.T, dir string) {
 		r.serve("0")
 		r.refused(fmt.Sprintf("error: …open GPU %s: it is cut into slices, which are instances of their own: %s…", r.uuid, slices))
 		r.socket = r.path("vllm_weight_cache/0.sock") // is not looked at
-		want := fmt.Sprintf("fail   MIG                 the GPU is cut into slices, and engines run on those: %s   -> an instance for each that engines use: systemctl --user enable --now wcache@%s.socket\n", slices, one)
+		want := fmt.Sprintf("fail   MIG                 the GPU is cut into slices, and engines run on those: %s   -> enable an instance for each slice that engines use: systemctl --user enable --now wcache@%s.socket\n", slices, one)
 		if got := r.typed("doctor"); !strings.Contains(got, want) || strings.Contains(got, "no GPU is visible") {
 			t.Errorf("doctor says\n%swant %s", got, want)
 		}
