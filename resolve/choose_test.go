@@ -33,7 +33,7 @@ func knows(dirs ...string) *answered {
 	return a
 }
 
-// Each way to be certain, and that a surer one goes first.
+// Each reason for certainty is found, and the strongest one wins.
 func TestChoose(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
@@ -193,7 +193,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A choice is made anew when what it rests on is another thing.
+// A choice is made again if something that it depends on has changed.
 func TestStill(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
@@ -256,8 +256,8 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// What an engine was started with and what it asks for are two things where files were
-// replaced in between.
+// If files were replaced after the engine started, the error says so: the key no longer
+// fits the directory that the engine was started with.
 func TestBlame(t *testing.T) {
 	root := t.TempDir()
 	a := model(t, root, "llama", "a")
