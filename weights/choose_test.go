@@ -54,7 +54,7 @@ func TestParseShardIndex(t *testing.T) {
 	}
 }
 
-// An index takes no more memory than is taken for it, however it is made.
+// Parsing an index takes no more memory than was reserved for it, whatever its text.
 func TestIndexCost(t *testing.T) {
 	short, long := strings.Builder{}, strings.Builder{}
 	for i := range 200_000 {

@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// Each golden layout carries the checkpoint hash that vLLM took.
+// The checkpoint hash equals the one that vLLM stored in each golden layout.
 func TestCheckpointHashIsVLLMs(t *testing.T) {
 	layouts, err := filepath.Glob("../testdata/layouts/*.json")
 	if err != nil || len(layouts) == 0 {
@@ -71,7 +71,7 @@ func TestCheckpointHashOfAnotherFunction(t *testing.T) {
 	}
 }
 
-// Case W4, where something is loaded.
+// Case W4, with directories that can be loaded.
 func TestFilesAreChosenAsVLLMDoes(t *testing.T) {
 	empty := shard(nil)
 	index := func(names ...string) []byte {
@@ -157,7 +157,7 @@ func TestFilesAreChosenAsVLLMDoes(t *testing.T) {
 	}
 }
 
-// Cases W4, W5 and W6, where nothing can be loaded.
+// Cases W4, W5 and W6, with directories that can't be loaded.
 func TestUnusable(t *testing.T) {
 	good := shard(map[string]byte{"x": 1})
 	for _, c := range []struct {
@@ -228,8 +228,8 @@ func TestUnusableDirectories(t *testing.T) {
 	}
 }
 
-// What can't be read is no other model's: it has an error of its own. A value of
-// the wrong type is readable.
+// A configuration that can't be read has an error of its own, so that the directory is
+// not taken for another model's. A value of the wrong type is readable.
 func TestUnreadableConfiguration(t *testing.T) {
 	for _, c := range []struct{ file, text, want string }{
 		{"config.json", `{`, "byte 1: no key; fetch it again"},
@@ -257,7 +257,7 @@ func TestUnreadableConfiguration(t *testing.T) {
 	}
 }
 
-// Opening a pipe to read it waits for a writer.
+// Opening a pipe for reading would wait for a writer.
 func TestPipe(t *testing.T) {
 	dir := model(t, nil)
 	if err := syscall.Mkfifo(filepath.Join(dir, "model.safetensors"), 0o600); err != nil {
@@ -296,7 +296,7 @@ func TestOpenSnapshot(t *testing.T) {
 	}
 }
 
-// Of a name in several files, the one that vLLM loads last stays.
+// If several files have a name, Find gives the one that vLLM loads last.
 func TestFind(t *testing.T) {
 	d := open(t, model(t, map[string][]byte{
 		"m-10.safetensors": shard(map[string]byte{"twice": 10}),

@@ -31,7 +31,7 @@ func TestHubCaches(t *testing.T) {
 		{map[string]string{"HF_HUB_CACHE": "$BIG/${USER}/$UNSET/hub", "BIG": "/big", "USER": "me"}, []string{"/big/me/$UNSET/hub"}},
 		{map[string]string{"HF_HUB_CACHE": "/hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/hub", "/tf"}},
 		{map[string]string{"HF_HUB_CACHE": "/hub", "TRANSFORMERS_CACHE": "/hub/"}, []string{"/hub"}},
-		{nil, nil}, // without a home directory nothing lies below it, nor in the working directory
+		{nil, nil}, // without a home directory there is no cache, and the working directory is not one
 		{map[string]string{"HOME": "h", "HF_HUB_CACHE": "~/hub", "TRANSFORMERS_CACHE": "tf"}, nil},
 		{map[string]string{"HF_HUB_CACHE": "hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/tf"}},
 	} {
@@ -79,7 +79,7 @@ func TestLocate(t *testing.T) {
 
 	for _, c := range []struct {
 		name, revision string
-		want           string // the directory, or the reason why not
+		want           string // the directory, or the error
 		tried          []string
 	}{
 		{dir + "/models/llama", "", "DIR/models/llama", []string{"DIR/models/llama"}},
@@ -141,7 +141,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// Case T9: ids are found in every root that is a Hugging Face cache, such as the
+// Case T9: ids are found in each root that is a Hugging Face cache, such as the
 // --download-dir of engines.
 func TestLocateInRoots(t *testing.T) {
 	dir := t.TempDir()

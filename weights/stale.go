@@ -18,8 +18,8 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// survey stamps each file of a directory that can have a part in what vLLM loads;
-// the zero Stamp is that of a symlink to nothing.
+// survey stamps each file of a directory that can influence what vLLM loads; a
+// symlink to nothing has the zero Stamp.
 func survey(dir string) (map[string]stamp.Stamp, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,9 +58,9 @@ func survey(dir string) (map[string]stamp.Stamp, error) {
 	return have, nil
 }
 
-// settle surveys a directory when no file is so fresh that another write could
-// leave the same stamp. It waits for that, up to two seconds a try, and gives up
-// with a [*Changed] on a file that is being written all the time.
+// settle surveys a directory once no file is so fresh that another write could leave
+// the same stamp. It waits for that, up to two seconds per try, and gives up with a
+// [*Changed] if a file is written all the time.
 func settle(dir string) (map[string]stamp.Stamp, error) {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -86,13 +86,13 @@ func settle(dir string) (map[string]stamp.Stamp, error) {
 	}
 }
 
-// Changed is the error for a file that isn't any more what it was when it was
-// read. Reading the directory again may help.
+// Changed is the error for a file that has changed since it was read. Reading the
+// directory again may help.
 type Changed struct {
 	Path string
 	What string // such as "is gone"
-	// MayBeEqual tells that the contents may be what they were, here and in all other
-	// files that have changed: see [stamp.Stamp.MayBeEqual].
+	// MayBeEqual tells that the contents may be the same as before, here and in all
+	// other files that have changed: see [stamp.Stamp.MayBeEqual].
 	MayBeEqual bool
 }
 
@@ -103,9 +103,9 @@ type Changed struct {
 func (e *Changed) Error() string { return fmt.Sprintf("check file %q: %s", e.Path, e.What) }
 
 // Stale reports, as a [*Changed], the first file by name that would make Open give
-// another Dir now: one that was written, replaced, removed, or has come. Of files
-// whose contents have certainly changed it is the first, if there are any. It looks
-// at names and stamps alone, so it is cheap enough for each request.
+// another Dir now: the file was written, replaced, removed, or is new. Files whose
+// contents have certainly changed come first. Stale looks only at names and stamps, so
+// it is cheap enough for each request.
 func (d *Dir) Stale() error {
 	now, err := survey(d.Path)
 	var unusable *Unusable
@@ -138,11 +138,11 @@ func (d *Dir) Stale() error {
 	return nil
 }
 
-// Open opens the file for reading, if it is still the one that it was. The error is
-// a [*Changed] if it isn't. The caller owns it.
+// Open opens the file for reading if it is unchanged, else the error is a [*Changed].
+// The caller owns the file.
 func (f *File) Open() (*os.File, error) { return openSame(f.Path, f.Stamp) }
 
-// openSame opens a file that a survey has seen, if it is still the same.
+// openSame opens a file that a survey has seen, if it is unchanged.
 func openSame(path string, want stamp.Stamp) (*os.File, error) {
 	info, err := stamp.Of(path)
 	if err == nil && !info.Mode.IsRegular() { // opening a pipe would block
@@ -162,7 +162,7 @@ func openSame(path string, want stamp.Stamp) (*os.File, error) {
 	return f, nil
 }
 
-// unchanged makes sure that an open file is the one that a survey has seen.
+// unchanged checks that an open file is the one that a survey has seen.
 func unchanged(f *os.File, path string, want stamp.Stamp) error {
 	now, err := stamp.OfFD(int(f.Fd()))
 	if err != nil {
