@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// The test binary is also a process of another user that listens.
+// The test binary also plays a process of another user that listens.
 func TestMain(m *testing.M) {
 	if os.Args[0] == "listen" {
 		l, err := net.Listen("unix", os.Args[1])
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	testmain.Run(m)
 }
 
-// serve has each connection to a new socket in the hands of what is given, one at a time.
+// serve calls each for every connection to a new socket, one at a time.
 func serve(t *testing.T, each func(net.Conn)) string {
 	t.Helper()
 	return listen(t, func(c net.Conn) {
@@ -92,7 +92,7 @@ func listen(t *testing.T, each func(net.Conn)) string {
 	return path
 }
 
-// stale is a socket that nobody serves any more.
+// stale is a socket that no process serves any more.
 func stale(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -162,7 +162,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// Whoever gives up is told why, in his own words.
+// A caller that gives up gets its own reason as the error.
 func TestDoCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	release := make(chan struct{})
