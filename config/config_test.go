@@ -133,7 +133,7 @@ func TestPaths(t *testing.T) {
 		{"/home/ada", "", []string{system, "/home/ada/.config/wcache/wcache.toml"}},
 		{"/home/ada", "/c", []string{system, "/c/wcache/wcache.toml"}},
 		{"", "/c", []string{system, "/c/wcache/wcache.toml"}},
-		{"", "", []string{system}}, // and none of the working directory
+		{"", "", []string{system}}, // and no file in the working directory
 		{"ada", "c", []string{system}},
 	} {
 		env := map[string]string{"HOME": tt.home, "XDG_CONFIG_HOME": tt.folder}
@@ -143,7 +143,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// A path below a home directory that isn't known is no path of the working directory.
+// A path below an unknown home directory doesn't become a path in the working directory.
 func TestLoadHomeless(t *testing.T) {
 	for text, line := range map[string]string{
 		"policy = 'any'\npins = ['/a', '~/b']\n": ":2: pins: \"~/b\"", "roots = ['~']\n": ":1: roots: \"~\"", "[instance.0]\nroots = ['~/c']\n": ": roots: \"~/c\"",
