@@ -101,7 +101,7 @@ func TestID(t *testing.T) {
 	}
 }
 
-// P7: each differing rank alone. P8: fields that only one release knows.
+// P7: each rank alone makes keys differ. P8: so do fields that only one release has.
 func TestCompare(t *testing.T) {
 	base := layoutKey(t, "llama-tp2r0")
 	lacks := func(k Key, name string) Key {
