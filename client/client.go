@@ -148,7 +148,7 @@ func because(ctx context.Context, err error) error {
 		//diag reaching
 		// The daemon ended during the request, because it was stopped or killed. The log of the service
 		// says why; repeat the command.
-		return errors.New("the daemon hung up")
+		return errors.New("the daemon closed the connection")
 	}
 	return err
 }

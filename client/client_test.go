@@ -129,8 +129,8 @@ func TestDo(t *testing.T) {
 		{"answer after progress", serve(t, answers(`{"progress":{"done":1}}`+"\n", `{"progress":{"done":2}}`+"\n", `{"final":true}`+"\n")),
 			"progress 1, progress 2, evicted ", ""},
 		{"refusal", serve(t, answers(`{"final":true,"evicted":["k"],"error":{"code":"in-use","message":"m"}}`+"\n")), "evicted k, error m", "in-use"},
-		{"hang-up", serve(t, answers()), `error ask "S": the daemon hung up`, ""},
-		{"hang-up in a line", serve(t, answers(`{"final"`)), `error ask "S": the daemon hung up`, ""},
+		{"hang-up", serve(t, answers()), `error ask "S": the daemon closed the connection`, ""},
+		{"hang-up in a line", serve(t, answers(`{"final"`)), `error ask "S": the daemon closed the connection`, ""},
 		{"nonsense", serve(t, answers("what?\n")), `error ask "S": read control line: invalid character 'w' looking for beginning of value`, ""},
 		{"no socket", none, "error no socket at S", "not-running"},
 		{"stale socket", gone, "error nobody serves S", "not-running"},
@@ -215,7 +215,7 @@ func TestEngine(t *testing.T) {
 	if r, err := ask(protocol.Release); err == nil {
 		t.Errorf("nonsense is %+v", r)
 	}
-	if _, err := ask(protocol.Watch); err == nil || !strings.HasSuffix(err.Error(), ": the daemon hung up") {
+	if _, err := ask(protocol.Watch); err == nil || !strings.HasSuffix(err.Error(), ": the daemon closed the connection") {
 		t.Errorf("got %v", err)
 	}
 	if err := client.Start(t.Context(), socket); err != nil {

@@ -32,9 +32,9 @@ func Removed(socket string) bool {
 	return err != nil && len(listened(socket)) > 0
 }
 
-// listened gives the paths, of sockets that are listened on, that are another spelling of
-// one, or could be: by another way to the same folder. It sees the sockets of its own
-// network namespace, in /proc/net/unix, where they have the names that bind was given.
+// listened gives the paths of listening sockets that are, or could be, another spelling of
+// a path: another way to the same folder. It sees the sockets of its own network
+// namespace, in /proc/net/unix, which shows the names that were given to bind.
 func listened(socket string) []string {
 	list, err := os.ReadFile("/proc/net/unix")
 	if err != nil {

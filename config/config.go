@@ -146,7 +146,7 @@ func (e *Error) Error() string {
 }
 
 // Advice is what to do about it.
-func (e *Error) Advice() string { return "mend it in wcache.toml" }
+func (e *Error) Advice() string { return "correct it in wcache.toml" }
 
 // Paths are the configuration files for a user, in the order in which they are read:
 // the system's, then the user's own. A user without a home directory has no own file: a
@@ -272,7 +272,7 @@ func (c *Config) check() *fault {
 		}
 		//diag config VALUE LIST
 		// The key takes one of the words that the message lists. Use one of them.
-		return &fault{key, fmt.Sprintf("%q is none of %s", got, strings.Join(words, ", "))}
+		return &fault{key, fmt.Sprintf("%q is not one of %s", got, strings.Join(words, ", "))}
 	}
 	faults := []*fault{
 		oneOf("policy", c.Policy, PolicyAny, PolicyPinned),
@@ -299,7 +299,7 @@ func (c *Config) check() *fault {
 		//diag config VALUE
 		// `torch` takes the first two numbers of a version, in quotation marks. Write what
 		// `python -c "import torch; print(torch.__version__)"` begins with.
-		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is no version such as \"2.14\"", c.Torch)})
+		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is not a version such as \"2.14\"", c.Torch)})
 	}
 	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout, "memory_wait": c.MemoryWait} {
 		if d == 0 {

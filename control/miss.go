@@ -34,7 +34,7 @@ type Miss struct {
 	Role    string    `json:"role"` // "target", "draft"
 	Reason  string    `json:"reason"`
 	Seconds float64   `json:"seconds"` // until it was answered
-	// Field is that of the key on which a no hangs, "" if none is known.
+	// Field is the field of the key that caused a refusal, "" if none is known.
 	Field string `json:"field,omitempty"`
 	// Sure says why the directory was certain: engine, name, revision, pin, content or only;
 	// "" if none was certain.

@@ -3,7 +3,7 @@
 
 package doctor
 
-// Code names what a check has found. Codes are promised: a program may act on them, and
+// Code names what a check has found. Codes are stable: a program may act on them, and
 // a later version neither removes one nor gives it another meaning.
 type Code string
 
@@ -13,7 +13,7 @@ const (
 	ComputeModeExclusive Code = "compute-mode-exclusive"
 	// The compute mode lets no process use the GPU.
 	ComputeModeProhibited Code = "compute-mode-prohibited"
-	// The compute mode is none that is known.
+	// The compute mode is not known.
 	ComputeModeUnknown Code = "compute-mode-unknown"
 	// The configuration can't be used.
 	ConfigBroken Code = "config-broken"
@@ -63,7 +63,7 @@ const (
 	GPUSliced Code = "gpu-sliced"
 	// The driver shows no GPU of the instance's name.
 	GPUUnknown Code = "gpu-unknown"
-	// The GPU is lost, wants a reset or is missing.
+	// The GPU is lost, needs a reset or is missing.
 	GPUUnusable Code = "gpu-unusable"
 	// The last request of an engine was refused.
 	LastRequestRefused Code = "last-request-refused"
@@ -81,7 +81,7 @@ const (
 	MemoryShort Code = "memory-short"
 	// The largest known model takes more memory than the device has.
 	ModelTooLarge Code = "model-too-large"
-	// The folders of models could not be looked through.
+	// The folders of models could not be searched.
 	ModelsNotSearched Code = "models-not-searched"
 	// A control daemon of MPS serves engines: only its clients share weights.
 	MPSActive Code = "mps-active"
@@ -113,7 +113,7 @@ const (
 	SocketModeOpen Code = "socket-mode-open"
 	// Another file is at the socket's path.
 	SocketNotASocket Code = "socket-not-a-socket"
-	// The file of the socket was removed; its listener waits there in vain.
+	// The file of the socket was removed; its listener gets no connections.
 	SocketRemoved Code = "socket-removed"
 	// Another process serves the instance's socket.
 	SocketServedByOther Code = "socket-served-by-other"

@@ -98,7 +98,7 @@ func optionWords(key string, v *yaml.Node, known func(string) bool) ([]word, err
 		}
 		return []word{option, {text: string(b), made: true}}, nil
 	}
-	return nil, fmt.Errorf("line %d: %q has a value of no known kind", v.Line, key)
+	return nil, fmt.Errorf("line %d: %q has a value of an unknown kind", v.Line, key)
 }
 
 // resolve follows an alias to its anchor, which is never an alias itself.

@@ -50,9 +50,9 @@ func (e environ) hub() (dir, none string) {
 		case name == "TRANSFORMERS_CACHE":
 			return ""
 		case set && v == "":
-			none = fmt.Sprintf("%s is set and empty, for which Python's libraries have other rules each", name)
+			none = fmt.Sprintf("%s is set and empty, which Python's libraries treat differently", name)
 		case !set && name == "HOME":
-			none = "HOME is not set, and the home directory that stands for it is a matter of the engine's own system"
+			none = "HOME is not set, and only the engine's own system knows its home directory"
 		case strings.HasPrefix(v, "~") && !strings.HasPrefix(v, "~/") && v != "~":
 			none = fmt.Sprintf("%s is %q, below another user's home directory", name, v)
 		}

@@ -100,7 +100,7 @@ func (f *finder) find(c Claim, cached bool) (*Place, error) {
 		//diag model
 		// The engine was started with the path of a file. Start it with the directory that contains
 		// the file.
-		return nil, &weights.NotFound{Name: c.Name, Reason: "is a file, and no model directory", Tried: []string{dir}}
+		return nil, &weights.NotFound{Name: c.Name, Reason: "is a file, not a model directory", Tried: []string{dir}}
 	case !absent(err):
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (f *finder) absolute(name string) (string, error) {
 		//diag model PATH
 		// The model's name is a relative path, and the folder in which the engine was started was
 		// renamed or replaced. Start the engine again, with the absolute path.
-		return "", &Uncertain{Name: name, Reason: fmt.Sprintf("it is relative to the engine's working directory, which %q leads to no more", cwd)}
+		return "", &Uncertain{Name: name, Reason: fmt.Sprintf("it is relative to the engine's working directory, to which %q does not lead any more", cwd)}
 	}
 	return cwd + "/" + name, nil
 }

@@ -102,16 +102,16 @@ func TestLocate(t *testing.T) {
 		{line: "../models/m --revision v1", model: "DIR/models/m at v1"},
 		{line: "jump/../m", model: "DIR/work/jump/../m"}, // through the link, as the kernel goes
 		{line: "org/model", env: hub, model: "DIR/work/org/model"},
-		{line: "file", model: `find model "file": is a file, and no model directory; tried ["DIR/work/file"]`},
+		{line: "file", model: `find model "file": is a file, not a model directory; tried ["DIR/work/file"]`},
 		{line: "DIR/none", model: `find model "DIR/none": no such directory; tried ["DIR/none"]`},
 		{line: "DIR/models/m/config.json/x", model: `find model "DIR/models/m/config.json/x": no such directory; tried ["DIR/models/m/config.json/x"]`},
-		{line: "./none", env: hub, model: `find model "./none": is no model id; tried ["DIR/work/./none"]`},
+		{line: "./none", env: hub, model: `find model "./none": is not a model id; tried ["DIR/work/./none"]`},
 		{line: "org/hub", env: hub, model: snapshot("DIR/hub", "org--hub", newCommit)},
 		{line: "org/hub --revision v1", env: hub, model: snapshot("DIR/hub", "org--hub", oldCommit) + " at v1"},
 		{line: "org/hub --revision " + oldCommit, env: hub, model: snapshot("DIR/hub", "org--hub", oldCommit) + " at " + oldCommit},
 		{line: "org/none", env: hub, model: `find model "org/none": is not in the cache; fetch the model; tried ["DIR/work/org/none" "DIR/hub/models--org--none/refs/main"]`},
 		{line: "tiny", env: []string{"HOME=" + dir + "/home"}, model: snapshot("DIR/home/.cache/huggingface/hub", "tiny", oldCommit)},
-		{line: "tiny", model: `find model "tiny": HOME is not set, and the home directory that stands for it is a matter of the engine's own system`},
+		{line: "tiny", model: `find model "tiny": HOME is not set, and only the engine's own system knows its home directory`},
 		{line: "org/rel", env: []string{"HF_HOME=cache"}, model: snapshot("DIR/work/cache/hub", "org--rel", oldCommit)},
 		{line: "org/hub --download-dir DIR/down", env: hub, model: snapshot("DIR/down", "org--hub", newCommit)},
 		{line: "org/hub --download-dir ../down", env: hub, model: snapshot("DIR/down", "org--hub", newCommit)},
@@ -319,7 +319,7 @@ func TestLocateWithoutCwd(t *testing.T) {
 	if err := os.RemoveAll(dir + "/work"); err != nil {
 		t.Fatal(err)
 	}
-	want := `find model "m": it is relative to the engine's working directory, which "DIR/work" leads to no more`
+	want := `find model "m": it is relative to the engine's working directory, to which "DIR/work" does not lead any more`
 	if got := located(t, gone, false, dir); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -174,7 +174,7 @@ func speculation(value func(option string) (word, bool)) draft {
 	case method == "ngram", method == "[ngram]", method == "ngram_gpu", method == "suffix", method == "extract_hidden_states", method == "custom_class":
 		return draft{none: fmt.Sprintf("speculative method %q has no model of its own", method)}
 	case method == "" && (d.model == "ngram" || d.model == "[ngram]" || className.MatchString(d.model)):
-		return draft{none: fmt.Sprintf("speculative model %q is a method, and no model", d.model)}
+		return draft{none: fmt.Sprintf("speculative model %q is a method, not a model", d.model)}
 	case d.model != "":
 		return d
 	case (strings.HasSuffix(method, "mtp") || method == "dspark") && config["num_speculative_tokens"] != nil:

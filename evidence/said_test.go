@@ -102,8 +102,8 @@ func TestDraft(t *testing.T) {
 		{[]string{"-sc", `{"method":"mtp"}`}, draft{none: `--speculative-config names no model for method "mtp"`}},
 		{[]string{"-sc", `{"method":"ngram","model":"x"}`}, draft{none: `speculative method "ngram" has no model of its own`}},
 		{[]string{"-sc", `{"method":"suffix"}`}, draft{none: `speculative method "suffix" has no model of its own`}},
-		{[]string{"-sc", `{"model":"[ngram]"}`}, draft{none: `speculative model "[ngram]" is a method, and no model`}},
-		{[]string{"-sc", `{"model":"pkg.Proposer"}`}, draft{none: `speculative model "pkg.Proposer" is a method, and no model`}},
+		{[]string{"-sc", `{"model":"[ngram]"}`}, draft{none: `speculative model "[ngram]" is a method, not a model`}},
+		{[]string{"-sc", `{"model":"pkg.Proposer"}`}, draft{none: `speculative model "pkg.Proposer" is a method, not a model`}},
 		{[]string{"-sc", `{"model":"Qwen2.5-0.5B"}`}, draft{model: "Qwen2.5-0.5B"}},
 		{[]string{"-sc", `{"model":7}`}, draft{none: `"model" in --speculative-config isn't plain text`}},
 		{[]string{"-sc", `{"model":"\ud800"}`}, draft{none: `"model" in --speculative-config isn't plain text`}},
@@ -245,7 +245,7 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestHub(t *testing.T) {
-	const empty = " is set and empty, for which Python's libraries have other rules each"
+	const empty = " is set and empty, which Python's libraries treat differently"
 	for _, c := range []struct {
 		vars      environ
 		dir, none string
@@ -259,7 +259,7 @@ func TestHub(t *testing.T) {
 		{environ{"HF_HUB_CACHE": "$BIG/hub", "BIG": ""}, "", "BIG" + empty},
 		{environ{"HF_HUB_CACHE": "", "HOME": "/h"}, "", "HF_HUB_CACHE" + empty},
 		{environ{"HF_HOME": "~bob/hf"}, "", `HF_HOME is "~bob/hf", below another user's home directory`},
-		{environ{}, "", "HOME is not set, and the home directory that stands for it is a matter of the engine's own system"},
+		{environ{}, "", "HOME is not set, and only the engine's own system knows its home directory"},
 	} {
 		if dir, none := c.vars.hub(); dir != c.dir || none != c.none {
 			t.Errorf("%v: got %q, %q", c.vars, dir, none)

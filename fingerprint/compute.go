@@ -105,7 +105,7 @@ func Compute(d *weights.Dir, o Options) (Key, error) {
 	}
 	for _, f := range o.Set {
 		if _, ok := optional[f.Name]; !ok {
-			return Key{}, &Uncomputable{f.Name, "it can't be set: it is no option, or has a place of its own"}
+			return Key{}, &Uncomputable{f.Name, "it can't be set: it is not an option, or has an option of its own"}
 		}
 		if !slices.Contains(names, f.Name) {
 			return Key{}, &Uncomputable{f.Name, fmt.Sprintf("release %s has no such field", o.Release)}
@@ -245,7 +245,7 @@ func (c computer) dtype() (any, error) {
 	if own == "" {
 		for _, key := range []string{"vision_config", "encoder_config"} {
 			if config.Raw[key] != nil {
-				return nil, &Uncomputable{name, fmt.Sprintf("config.json has none, and %s may have a say", key)}
+				return nil, &Uncomputable{name, fmt.Sprintf("config.json has none, and %s may decide", key)}
 			}
 		}
 		var err error
@@ -275,7 +275,7 @@ func (c computer) dtype() (any, error) {
 // smaller types beside it.
 func (c computer) fileDType() (string, error) {
 	if len(c.dir.Ignored) > 0 {
-		return "", &Uncomputable{"dtype", "config.json has none, and files that are not loaded have a say"}
+		return "", &Uncomputable{"dtype", "config.json has none, and files that are not loaded may decide"}
 	}
 	var seen []string
 	for _, files := range [][]*weights.File{c.dir.Hashed, c.dir.Load} {

@@ -128,7 +128,7 @@ func TestExplainUnknown(t *testing.T) {
 			unknown("rope_parameters_hash", rope, `_rope_type_labels is ["main"], by which transformers reads other keys in another way`),
 		},
 		`{"model_type":"llama","architectures":["LlamaForCausalLM"],"max_position_embeddings":128,"rope_theta":10000.0,"vision_config":{"dtype":"float16"}}`: {
-			unknown("dtype", "torch.bfloat16", "config.json has none, and vision_config may have a say"),
+			unknown("dtype", "torch.bfloat16", "config.json has none, and vision_config may decide"),
 		},
 	} {
 		c, err := hfconfig.Parse([]byte(config))

@@ -81,7 +81,7 @@ func copyValue(v any, depth int, size *int) (any, error) {
 		v = int64(x)
 	case float64:
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, fmt.Errorf("%v is no value to compare", x)
+			return nil, fmt.Errorf("%v can't be compared", x)
 		}
 	case string:
 		if !utf8.ValidString(x) {
@@ -103,7 +103,7 @@ func copyValue(v any, depth int, size *int) (any, error) {
 		}
 		return t, nil
 	default:
-		return nil, fmt.Errorf("a %T is no value of a key", v)
+		return nil, fmt.Errorf("a %T can't be a value of a key", v)
 	}
 	if *size > maxValue {
 		return nil, fmt.Errorf("values take more than %d bytes", maxValue)

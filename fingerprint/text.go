@@ -82,7 +82,7 @@ func readJSON(d *json.Decoder, depth int) (any, error) {
 		return t.Int64()
 	case json.Delim:
 		if t != '[' {
-			return nil, fmt.Errorf("an object is no value of a key")
+			return nil, fmt.Errorf("an object can't be a value of a key")
 		}
 		if depth == maxDepth {
 			return nil, fmt.Errorf("more than %d arrays in each other", maxDepth)

@@ -182,7 +182,7 @@ func Covered(path string, shards, files []string) (missing []string, err error) 
 			// The index belongs to weights in another format, such as `.bin`. Remove the index if
 			// the directory also has safetensors files, or fetch a safetensors version of the
 			// model.
-			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
+			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is not a .safetensors file", name)}
 		case !there[name]:
 			missing = append(missing, name)
 		}
@@ -238,7 +238,7 @@ func ParseShardIndex(b []byte) ([]string, error) {
 	}
 	var index map[string]json.RawMessage // a struct would take "Weight_Map" too
 	if err := json.Unmarshal(b, &index); err != nil {
-		return nil, fmt.Errorf("index is no JSON object: %w", err)
+		return nil, fmt.Errorf("index is not a JSON object: %w", err)
 	}
 	text, ok := index["weight_map"]
 	if !ok {

@@ -245,7 +245,7 @@ func Snapshot(files Files, cache, id, revision string) (dir string, tried []stri
 		return "", tried, &NotFound{Name: id, Revision: revision, Reason: reason, Tried: tried}
 	}
 	if !isModelID(id) {
-		return fail("is no model id")
+		return fail("is not a model id")
 	}
 	model := modelFolder(cache, id)
 	sha := revision
@@ -254,7 +254,7 @@ func Snapshot(files Files, cache, id, revision string) (dir string, tried []stri
 			sha = "main"
 		}
 		if !filepath.IsLocal(sha) {
-			return fail("its revision is no branch, tag or commit")
+			return fail("its revision is not a branch, tag or commit")
 		}
 		ref := filepath.Join(model, "refs", sha)
 		tried = append(tried, ref)
@@ -280,7 +280,7 @@ func Snapshot(files Files, cache, id, revision string) (dir string, tried []stri
 	case err != nil:
 		return "", tried, fmt.Errorf("find model: %w", err)
 	case !info.IsDir():
-		return fail("its snapshot is no directory; fetch the model again")
+		return fail("its snapshot is not a directory; fetch the model again")
 	}
 	return dir, tried, nil
 }

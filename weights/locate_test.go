@@ -109,12 +109,12 @@ func TestLocate(t *testing.T) {
 			[]string{ref("org--unrecorded", "main"), legacy("org--unrecorded", "main")}},
 		{"org/model", "gone", "its snapshot is not in the cache; fetch the model",
 			[]string{ref("org--model", "gone"), snapshot("org--model", strings.Repeat("a", 40)), legacy("org--model", "gone")}},
-		{"org/file", oldCommit, "its snapshot is no directory; fetch the model again",
+		{"org/file", oldCommit, "its snapshot is not a directory; fetch the model again",
 			[]string{snapshot("org--file", oldCommit), "DIR/tf/models--org--file/snapshots/" + oldCommit}},
 		{"org/model", "broken", `"DIR/hub/models--org--model/refs/broken" holds no commit; fetch the model again`,
 			[]string{ref("org--model", "broken"), legacy("org--model", "broken")}},
-		{"org/model", "../../models", "its revision is no branch, tag or commit", nil},
-		{"org/model", "/etc/passwd", "its revision is no branch, tag or commit", nil},
+		{"org/model", "../../models", "its revision is not a branch, tag or commit", nil},
+		{"org/model", "/etc/passwd", "its revision is not a branch, tag or commit", nil},
 	} {
 		t.Run(strings.ReplaceAll(relative(c.name, dir)+"@"+c.revision, "/", "_"), func(t *testing.T) {
 			got, tried, err := Locate(c.name, c.revision, env, nil)

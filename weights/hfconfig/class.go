@@ -59,7 +59,7 @@ func (c *Config) build(k class) {
 	c.fault(RopeParameters, c.rope(k))
 }
 
-// shapes reads what decides how many tensors there are, and how large.
+// shapes reads the values that decide how many tensors there are, and how large they are.
 func (c *Config) shapes(k class) error {
 	r := reader{m: c.Raw}
 	c.HiddenSize = r.size("hidden_size", k.hidden)

@@ -139,7 +139,7 @@ func (s *scanner) integer() int64 {
 	if s.pos < len(s.text) {
 		switch s.text[s.pos] {
 		case '.', 'e', 'E':
-			s.fail("number is no integer")
+			s.fail("number is not an integer")
 		}
 	}
 	return n
