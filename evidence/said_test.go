@@ -47,7 +47,7 @@ func TestSays(t *testing.T) {
 		{line: "vllm serve --model.x 1", none: "the value of --model can't be told for certain"},
 		{line: "vllm serve --enforce-eager.x 1", none: "the model's name can't be told for certain"},
 
-		// Of a release that isn't known: what is certain whatever the option is.
+		// An unknown release: only what is certain whatever the option means.
 		{line: "vllm serve m --new-flag", want: is("m", "", "")},
 		{line: "vllm serve m --new-option 1 --revision v1", want: is("m", "v1", "")},
 		{line: "vllm serve --new-option=1 m --revision v1", want: is("m", "v1", "")},
@@ -124,7 +124,7 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-// Values of a YAML file are what PyYAML makes of them, or uncertain.
+// Values of a YAML file are read as PyYAML reads them, or are uncertain.
 func TestConfigWords(t *testing.T) {
 	known := func(name string) bool { return name == "--no-b" }
 	exact := func(texts ...string) (list []word) {
@@ -210,7 +210,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// A program's options may be secrets.
+// Descriptions leave out options, which may be secrets.
 func TestDescribe(t *testing.T) {
 	for want, argv := range map[string][]string{
 		`"python3 prog.py"`:                   {"/usr/bin/python3", "-u", "/home/me/prog.py", "--api-key", "secret"},
