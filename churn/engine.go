@@ -159,7 +159,7 @@ func (e *engine) send(request *protocol.Request) (report, *protocol.Reply, net.C
 	switch {
 	case errors.Is(err, errStuck):
 		r.Outcome, r.Message = outcomeStuck, err.Error()
-	case errors.As(err, &absent), err != nil && strings.HasSuffix(err.Error(), "the daemon hung up"):
+	case errors.As(err, &absent), err != nil && strings.HasSuffix(err.Error(), "the daemon closed the connection"):
 		r.Outcome, r.Message = outcomeLost, err.Error()
 	case err != nil:
 		r.Outcome, r.Message = outcomeWrong, err.Error()

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package client talks to a running instance: over its control socket as the
-// commands do, and over an engine's socket as an engine does.
+// Package client talks to a running instance: over its control socket as the commands
+// do, and over an engine's socket as an engine does.
 package client
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// Socket is where an instance listens for engines: $XDG_RUNTIME_DIR, else the
+// Socket is where an instance listens for engines: below $XDG_RUNTIME_DIR, or below the
 // directory that logind would make.
 func Socket(env func(string) string, uid int, instance string) string {
 	dir := env("XDG_RUNTIME_DIR")
@@ -31,11 +31,11 @@ func Socket(env func(string) string, uid int, instance string) string {
 	return filepath.Join(dir, "vllm_weight_cache", instance+".sock")
 }
 
-// Patience is how long an instance may be silent by default. One that is well answers in
-// milliseconds, and in seconds on a machine that is out of memory.
+// Patience is how long an instance may be silent by default. A healthy instance answers in
+// milliseconds, or in seconds on a machine that is out of memory.
 const Patience = 10 * time.Second
 
-// Asker asks an instance.
+// Asker sends requests to an instance.
 type Asker struct {
 	Socket   string        // the control socket
 	Patience time.Duration // 0: [Patience]
@@ -47,13 +47,13 @@ func Do(ctx context.Context, socket string, request control.Request, each func(c
 }
 
 // Do sends a control request and gives the final reply. Replies before it go to
-// each, if it isn't nil. The error is a [*control.Error] where the daemon said
-// no, or isn't there: the control socket is the daemon's own, so that connecting
-// to it starts nothing. It is a [*Silent] where the daemon is there and says nothing,
-// and a [*Foreign] where somebody else's process is.
+// each, if it isn't nil. The error is a [*control.Error] if the daemon refused the
+// request or isn't running: the control socket is the daemon's own, so connecting to
+// it starts nothing. It is a [*Silent] if the daemon runs and doesn't answer, and a
+// [*Foreign] if another user's process listens.
 //
-// A request that takes its time, as a load does, is waited for as long as the daemon
-// answers other questions.
+// Do waits for a long request, such as a load, as long as the daemon answers other
+// questions.
 func (a Asker) Do(ctx context.Context, request control.Request, each func(control.Reply)) (*control.Reply, error) {
 	if a.Patience == 0 {
 		a.Patience = Patience
@@ -101,9 +101,9 @@ func (a Asker) Do(ctx context.Context, request control.Request, each func(contro
 	}
 }
 
-// deaf waits until nothing was heard for as long as the asker is patient, and for a
-// request that may take longer, not to another question either. It gives false when ctx
-// is done.
+// deaf waits until nothing was heard for as long as the asker is patient. For a request
+// that may take longer, the daemon must not answer another question either. It returns
+// false when ctx is done.
 func (a Asker) deaf(ctx context.Context, heard <-chan struct{}, method string) bool {
 	slow := method == control.MethodWarm || method == control.MethodEvict
 	silence := time.NewTimer(a.Patience)
@@ -122,8 +122,8 @@ func (a Asker) deaf(ctx context.Context, heard <-chan struct{}, method string) b
 	}
 }
 
-// answers reports whether the daemon says anything to another question. One of a version
-// that doesn't know it says so.
+// answers reports whether the daemon answers another question. A version that doesn't
+// know the question still answers with an error.
 func (a Asker) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, a.Patience)
 	defer cancel()
@@ -138,23 +138,23 @@ func (a Asker) answers(ctx context.Context) bool {
 	return control.Write(conn, control.Request{Method: control.MethodPing}) == nil && control.Read(bufio.NewReader(conn), &reply) == nil
 }
 
-// because is why an exchange broke off: the caller's own reason goes before what
-// the connection made of it.
+// because is why an exchange broke off: the caller's own reason comes before the
+// connection's error.
 func because(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		//diag reaching
-		// The daemon ended during the request, as it was stopped or killed. The log of the service
+		// The daemon ended during the request, because it was stopped or killed. The log of the service
 		// says why; repeat the command.
-		return errors.New("the daemon hung up")
+		return errors.New("the daemon closed the connection")
 	}
 	return err
 }
 
-// Start has the service manager start an instance that is idle, and waits until
-// it serves. It asks on the engine's socket what engines ask first.
+// Start makes the service manager start an idle instance, and waits until it serves. It
+// sends the request that engines send first to the engine's socket.
 func Start(ctx context.Context, socket string) error {
 	payload, err := protocol.EncodeRequest(&protocol.Request{Cmd: protocol.GetMemory})
 	if err != nil {
@@ -167,9 +167,9 @@ func Start(ctx context.Context, socket string) error {
 	return conn.Close()
 }
 
-// Engine sends one framed request as an engine does and gives the reply. The
-// caller closes the connection, which a watch has to keep. The error is a [*Foreign]
-// where another user's process listens.
+// Engine sends one framed request as an engine does and gives the reply. The caller
+// closes the connection, and has to keep it for a watch. The error is a [*Foreign] if
+// another user's process listens.
 func Engine(ctx context.Context, socket string, payload []byte) (*protocol.Reply, net.Conn, error) {
 	conn, err := dial(ctx, socket, Patience)
 	if err != nil {

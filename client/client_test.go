@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// The test binary is also a process of another user that listens.
+// The test binary also plays a process of another user that listens.
 func TestMain(m *testing.M) {
 	if os.Args[0] == "listen" {
 		l, err := net.Listen("unix", os.Args[1])
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	testmain.Run(m)
 }
 
-// serve has each connection to a new socket in the hands of what is given, one at a time.
+// serve calls each for every connection to a new socket, one at a time.
 func serve(t *testing.T, each func(net.Conn)) string {
 	t.Helper()
 	return listen(t, func(c net.Conn) {
@@ -92,7 +92,7 @@ func listen(t *testing.T, each func(net.Conn)) string {
 	return path
 }
 
-// stale is a socket that nobody serves any more.
+// stale is a socket that no process serves any more.
 func stale(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -129,8 +129,8 @@ func TestDo(t *testing.T) {
 		{"answer after progress", serve(t, answers(`{"progress":{"done":1}}`+"\n", `{"progress":{"done":2}}`+"\n", `{"final":true}`+"\n")),
 			"progress 1, progress 2, evicted ", ""},
 		{"refusal", serve(t, answers(`{"final":true,"evicted":["k"],"error":{"code":"in-use","message":"m"}}`+"\n")), "evicted k, error m", "in-use"},
-		{"hang-up", serve(t, answers()), `error ask "S": the daemon hung up`, ""},
-		{"hang-up in a line", serve(t, answers(`{"final"`)), `error ask "S": the daemon hung up`, ""},
+		{"hang-up", serve(t, answers()), `error ask "S": the daemon closed the connection`, ""},
+		{"hang-up in a line", serve(t, answers(`{"final"`)), `error ask "S": the daemon closed the connection`, ""},
 		{"nonsense", serve(t, answers("what?\n")), `error ask "S": read control line: invalid character 'w' looking for beginning of value`, ""},
 		{"no socket", none, "error no socket at S", "not-running"},
 		{"stale socket", gone, "error nobody serves S", "not-running"},
@@ -162,7 +162,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// Whoever gives up is told why, in his own words.
+// A caller that gives up gets its own reason as the error.
 func TestDoCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	release := make(chan struct{})
@@ -215,7 +215,7 @@ func TestEngine(t *testing.T) {
 	if r, err := ask(protocol.Release); err == nil {
 		t.Errorf("nonsense is %+v", r)
 	}
-	if _, err := ask(protocol.Watch); err == nil || !strings.HasSuffix(err.Error(), ": the daemon hung up") {
+	if _, err := ask(protocol.Watch); err == nil || !strings.HasSuffix(err.Error(), ": the daemon closed the connection") {
 		t.Errorf("got %v", err)
 	}
 	if err := client.Start(t.Context(), socket); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// Asking an instance what it holds. The instance of this example is a stand-in; that of
-// GPU 0 listens on control.Path(client.Socket(os.Getenv, os.Getuid(), "0")).
+// Asks an instance what it holds. The instance of this example is a stand-in; the
+// instance of GPU 0 listens on control.Path(client.Socket(os.Getenv, os.Getuid(), "0")).
 func ExampleDo() {
 	socket := standIn(func(conn net.Conn) error {
 		if _, err := control.ReadRequest(bufio.NewReader(conn)); err != nil {
@@ -42,7 +42,7 @@ func ExampleDo() {
 	// /models/llama ready
 }
 
-// Asking as an engine does: how much memory is held.
+// Asks as an engine does how much memory is held.
 func ExampleEngine() {
 	socket := standIn(func(conn net.Conn) error {
 		if _, err := protocol.ReadFrame(conn, protocol.MaxRequest); err != nil {
@@ -66,7 +66,7 @@ func ExampleEngine() {
 	// ok 16 GiB
 }
 
-// standIn listens on a socket in a folder of its own and answers one request.
+// standIn listens on a socket in a new folder and answers one request.
 func standIn(answer func(net.Conn) error) (socket string) {
 	dir, err := os.MkdirTemp("", "wcache")
 	if err != nil {

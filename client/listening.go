@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Listening reports whether somebody listens on a socket, without connecting to it: that
-// would start a service. The path may be spelled in another way than the one that listens
-// has it.
+// Listening reports whether a process listens on a socket, without connecting to it, which
+// would start a service. The path may be spelled differently from the one that the process
+// bound.
 func Listening(socket string) bool {
 	st, err := os.Stat(socket)
 	if err != nil || st.Mode().Type() != fs.ModeSocket {
@@ -25,16 +25,16 @@ func Listening(socket string) bool {
 	})
 }
 
-// Removed reports whether somebody listens on a socket whose file, or folder, was removed:
-// nobody can connect to it any more.
+// Removed reports whether a process listens on a socket whose file or folder was removed,
+// so that no client can connect to it any more.
 func Removed(socket string) bool {
 	_, err := os.Lstat(socket)
 	return err != nil && len(listened(socket)) > 0
 }
 
-// listened gives the paths, of sockets that are listened on, that are another spelling of
-// one, or could be: by another way to the same folder. It sees the sockets of its own
-// network namespace, in /proc/net/unix, where they have the names that bind was given.
+// listened gives the paths of listening sockets that are, or could be, another spelling of
+// a path: another way to the same folder. It sees the sockets of its own network
+// namespace, in /proc/net/unix, which shows the names that were given to bind.
 func listened(socket string) []string {
 	list, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
@@ -51,8 +51,8 @@ func listened(socket string) []string {
 	return found
 }
 
-// accepting gives the absolute paths in the text of /proc/net/unix of sockets that are
-// listened on. Others have named theirs; what isn't a line of it is passed over.
+// accepting gives the absolute paths of listening sockets in the text of /proc/net/unix.
+// Other users choose those names; malformed lines are skipped.
 func accepting(text string) []string {
 	// Num RefCount Protocol Flags Type St Inode Path; flags are __SO_ACCEPTCON of
 	// include/uapi/linux/net.h or nothing.
@@ -63,7 +63,7 @@ func accepting(text string) []string {
 		if len(part) < 8 || part[3] != flag {
 			continue
 		}
-		// The path is the rest of the line, whatever is in it.
+		// The path is the rest of the line, even if it contains spaces.
 		_, path, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "+part[6]+" ")
 		if filepath.IsAbs(path) {
 			paths = append(paths, path)

@@ -12,7 +12,7 @@ import (
 	"github.com/wcache/wcache/client"
 )
 
-// What listens is found by any spelling of its path, T5, and nobody connects to it.
+// T5: a listening socket is found by any spelling of its path, without connecting to it.
 func TestListening(t *testing.T) {
 	live := serve(t, func(net.Conn) { t.Error("somebody connected") })
 	dir, name := filepath.Split(live)
@@ -25,7 +25,7 @@ func TestListening(t *testing.T) {
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	bound := filepath.Join(link, "way", "l.sock") // has a link in the name that it was bound to
+	bound := filepath.Join(link, "way", "l.sock") // the name that was bound contains a link
 	l, err := net.Listen("unix", bound)
 	if err != nil {
 		t.Fatal(err)

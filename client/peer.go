@@ -19,8 +19,8 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// Foreign is the error for a socket on which another user's process listens: whoever
-// could put it there would read requests and give answers.
+// Foreign is the error for a socket on which another user's process listens: that process
+// would read requests and could give false answers.
 type Foreign struct {
 	Socket string
 	UID    int
@@ -33,10 +33,10 @@ func (e *Foreign) Error() string {
 	return fmt.Sprintf("connect to %q: user %d listens there, and this is user %d", e.Socket, e.UID, os.Geteuid())
 }
 
-// Silent is the error for a daemon that is there and doesn't answer.
+// Silent is the error for a daemon that runs and doesn't answer.
 type Silent struct {
 	Socket string
-	PID    int // who listens, as it is numbered here; 0: not known
+	PID    int // of the listening process, as this process sees it; 0: not known
 	Limit  time.Duration
 }
 
@@ -46,23 +46,23 @@ type Silent struct {
 
 func (e *Silent) Error() string { return fmt.Sprintf("it has not answered within %v", e.Limit) }
 
-// connection is one to a process of this user.
+// connection is a connection to a process of this user.
 type connection struct {
 	*net.UnixConn
-	peer *unix.Ucred // who listens
+	peer *unix.Ucred // the listening process
 }
 
-// retryEvery is how soon a socket is tried again whose queue is full.
+// retryEvery is how often connecting is tried again while the socket's queue is full.
 const retryEvery = 20 * time.Millisecond
 
-// dial connects to a process of this user. One that doesn't accept is waited for a while.
+// dial connects to a process of this user. It waits a while if the process doesn't accept.
 func dial(ctx context.Context, socket string, patience time.Duration) (*connection, error) {
 	var d net.Dialer
 	var conn net.Conn
 	var err error
 	for until := time.Now().Add(patience); ; {
 		conn, err = d.DialContext(ctx, "unix", socket)
-		if !errors.Is(err, syscall.EAGAIN) { // of a queue that is full
+		if !errors.Is(err, syscall.EAGAIN) { // the queue is full
 			break
 		}
 		if time.Now().After(until) {
@@ -85,7 +85,7 @@ func dial(ctx context.Context, socket string, patience time.Duration) (*connecti
 	case err != nil:
 		return nil, fmt.Errorf("connect to %q: %w", socket, err)
 	}
-	c := &connection{UnixConn: conn.(*net.UnixConn)} // what "unix" gives
+	c := &connection{UnixConn: conn.(*net.UnixConn)} // the network "unix" gives this type
 	if c.peer, err = fd.Peer(c.UnixConn); err != nil {
 		err = fmt.Errorf("look who serves %q: %w", socket, err)
 	} else if int(c.peer.Uid) != os.Geteuid() {
@@ -97,9 +97,9 @@ func dial(ctx context.Context, socket string, patience time.Duration) (*connecti
 	return c, nil
 }
 
-// Peer is the process that listens on a control socket, as it is numbered here: 0
-// if it can't be seen, which is so from another pid namespace. It needs no answer. The
-// error is as [Asker.Do]'s.
+// Peer is the pid of the process that listens on a control socket, as this process sees
+// it: 0 if it can't be seen, such as from another pid namespace. The process need not
+// answer. The errors are those of [Asker.Do].
 func Peer(ctx context.Context, socket string) (pid int, err error) {
 	conn, err := dial(ctx, socket, Patience)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// What is planted by another user is told nothing: P3, C9.
+// P3, C9: a client tells nothing to a process of another user.
 func TestForeign(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be two users, and .ci/run is root; the others' sockets here are this user's")
@@ -78,12 +78,12 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// impatient gives up soon. What it asks is answered at once or never.
+// impatient gives up soon. Its peers answer at once or never.
 func impatient(socket string) client.Asker {
 	return client.Asker{Socket: socket, Patience: 50 * time.Millisecond}
 }
 
-// A daemon that is stopped, or hangs, keeps a socket on which nobody accepts: C8.
+// C8: a stopped or hanging daemon keeps a socket on which it doesn't accept.
 func TestSilent(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {
@@ -104,7 +104,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// So does one whose queue is full, to which nobody can connect.
+// A daemon with a full queue lets no client connect.
 func TestFullQueue(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {
@@ -129,7 +129,7 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// What takes long is waited for as long as the daemon answers other questions.
+// A client waits for a long request as long as the daemon answers other questions.
 func TestPatience(t *testing.T) {
 	var pings atomic.Int64
 	enough := make(chan struct{})

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package config reads wcache.toml. What is not said has a default that works,
-// what is not known is an error with file and line, and a file that doesn't
-// exist says nothing.
+// Package config reads wcache.toml. Missing keys have defaults that work, unknown keys
+// are errors with file and line, and a missing file counts as empty.
 package config
 
 import (
@@ -28,70 +27,69 @@ const MaxFile = 1 << 20
 // Config is the configuration of one instance. The zero value is not valid; see
 // [Default].
 type Config struct {
-	// Roots are model directories, folders of them, or Hugging Face caches, in
-	// which a model is looked for. The user's own Hugging Face cache is always one.
+	// Roots are folders in which models are looked for: model directories, folders of
+	// them, or Hugging Face caches. The user's own Hugging Face cache is always a root.
 	Roots []string `toml:"roots"`
-	// Pins are model directories. Where several directories fit a request, the
-	// pinned one is meant; entries of pinned directories are not evicted.
+	// Pins are model directories. If several directories fit a request, the pinned one is
+	// meant; entries of pinned directories are not evicted.
 	Pins []string `toml:"pins"`
 	// Policy says what may be loaded: PolicyAny or PolicyPinned.
 	Policy string `toml:"policy"`
-	// Identify says what makes it certain which of several directories with equal
-	// headers an engine means: IdentifyKnown or IdentifyStrict.
+	// Identify says how to decide which of several directories with equal headers an
+	// engine means: IdentifyKnown or IdentifyStrict.
 	Identify string `toml:"identify"`
-	// Budget is the most memory that entries may hold together, 0 for no limit
-	// but the device's.
+	// Budget is the most memory that all entries may hold together; 0 is no limit except
+	// the device's.
 	Budget Bytes `toml:"budget"`
-	// Preload says to load the pins when the daemon starts, in the ranks and types in which
-	// they were held before.
+	// Preload makes the daemon load the pins when it starts, in the ranks and types in which
+	// it held them before.
 	Preload bool `toml:"preload"`
-	// IdleEvict is how long an entry stays that no engine uses and that isn't pinned, 0 for
-	// as long as there is room.
+	// IdleEvict is how long an unpinned entry stays that no engine uses; 0 keeps it as long
+	// as there is room.
 	IdleEvict Duration `toml:"idle_evict"`
-	// IdleExit is how long an instance that holds nothing stays, 0 for always.
+	// IdleExit is how long an instance that holds nothing keeps running, 0 for always.
 	IdleExit Duration `toml:"idle_exit"`
 	// RequestTimeout bounds the reading of one request and the writing of one reply.
 	RequestTimeout Duration `toml:"request_timeout"`
 	// LoadTimeout bounds one load, from the start of the loader to its last byte.
 	LoadTimeout Duration `toml:"load_timeout"`
-	// MemoryWait is how long a load waits for a GPU's memory that others hold.
+	// MemoryWait is how long a load waits for GPU memory that other programs hold.
 	MemoryWait Duration `toml:"memory_wait"`
-	// Handles is the form in which memory is handed out. Of the host's it is
-	// HandlesMapped or HandlesValue; of a GPU's both of them are descriptors, which
-	// outlive every process. HandlesLegacy is for engines that can't take those, as in
-	// another pid namespace: handles of memory that a process for each entry keeps, at
-	// the price of a CUDA context and of weights that go with the daemon. AMD's GPUs
-	// have it without being asked.
+	// Handles is the form in which the daemon hands out memory. Host memory has
+	// HandlesMapped or HandlesValue; for GPU memory both are descriptors, which outlive
+	// every process. HandlesLegacy is for engines that can't use those, such as engines in
+	// another pid namespace: one process per entry holds the memory. Each costs a CUDA
+	// context, and the weights end with the daemon. AMD GPUs always use it.
 	Handles string `toml:"handles"`
-	// Assume names what an engine of an old release doesn't say and is to be
-	// taken as in the checkpoint: AssumeRope.
+	// Assume names values that engines of old releases don't send and that count as equal
+	// to the checkpoint's: AssumeRope.
 	Assume []string `toml:"assume"`
-	// Workers is the number of threads of a load, 0 for as many as suit the machine.
+	// Workers is the number of threads of a load, 0 for automatic.
 	Workers int `toml:"workers"`
-	// Block is the most bytes that such a thread reads at once, from MinBlock to
-	// MaxBlock, 0 for what suits the device.
+	// Block is the most bytes that such a thread reads at once, from MinBlock to MaxBlock,
+	// 0 for a size that suits the device.
 	Block Bytes `toml:"block"`
-	// Direct says to read past the page cache what isn't in it. Without it a load
-	// leaves the files in the cache, for a next one.
+	// Direct makes a load read files that aren't in the page cache directly, without
+	// filling the cache. Otherwise the files stay in the cache for a next load.
 	Direct bool `toml:"direct"`
-	// Verify is when the sha256 of a model's files is computed: VerifyLoad with each
-	// load, which then takes as long as that and fails for what a Hugging Face cache
-	// names by another one; VerifyIdle afterwards, at idle priority; or VerifyOff.
+	// Verify is when the sha256 of a model's files is computed. VerifyLoad: with each load,
+	// which takes longer and fails if the name in a Hugging Face cache has another digest.
+	// VerifyIdle: after the load, at idle priority. VerifyOff: never.
 	Verify string `toml:"verify"`
-	// Torch is the version of the engines' torch, such as "2.14", for builds of vLLM
-	// from which it can't be told; "" for none.
+	// Torch is the version of the engines' torch, such as "2.14", for builds of vLLM whose
+	// version doesn't tell it; "" otherwise.
 	Torch string `toml:"torch"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `toml:"log_level"`
 }
 
-// Words of the configuration.
+// Values of the configuration.
 const (
 	PolicyAny    = "any"
 	PolicyPinned = "pinned"
-	// IdentifyKnown takes a directory that is the only one known to fit, if every root
-	// was searched whole. IdentifyStrict wants the engine's command line, its key or a
-	// pin to say which one is meant.
+	// IdentifyKnown accepts a directory that is the only known one that fits, if every root
+	// was searched whole. IdentifyStrict requires that the engine's command line, its key or
+	// a pin names the directory.
 	IdentifyKnown  = "known"
 	IdentifyStrict = "strict"
 	HandlesMapped  = "mapped"
@@ -109,13 +107,13 @@ const (
 	MaxBlock = 256 << 20
 )
 
-// torchVersion is one of Torch's.
+// torchVersion matches a value of Torch.
 var torchVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+([.+].*)?$`)
 
-// maxWorkers is more than the cores of any machine that is known.
+// maxWorkers is more than the number of cores of any known machine.
 const maxWorkers = 1024
 
-// Default is the configuration when no file says anything.
+// Default is the configuration without any file.
 func Default() Config {
 	return Config{
 		Policy:         PolicyAny,
@@ -134,7 +132,7 @@ func Default() Config {
 // Error is a fault in a configuration file.
 type Error struct {
 	File string
-	Line int // from 1, 0 where no line is to blame
+	Line int // from 1, 0 if no line is at fault
 	Text string
 }
 
@@ -148,11 +146,11 @@ func (e *Error) Error() string {
 }
 
 // Advice is what to do about it.
-func (e *Error) Advice() string { return "mend it in wcache.toml" }
+func (e *Error) Advice() string { return "correct it in wcache.toml" }
 
-// Paths are the files that count for a user, in the order in which they are
-// read: the system's, then the user's own. Whoever has no home directory has none: a
-// relative path would be a file of whatever directory a process happens to be in.
+// Paths are the configuration files for a user, in the order in which they are read:
+// the system's, then the user's own. A user without a home directory has no own file: a
+// relative path would depend on the working directory of the process.
 func Paths(env func(string) string) []string {
 	paths := []string{"/etc/wcache/wcache.toml"}
 	folder := env("XDG_CONFIG_HOME")
@@ -165,9 +163,9 @@ func Paths(env func(string) string) []string {
 	return paths
 }
 
-// Load reads the files in order, each over what came before, with the table of
-// the named instance over its file's top level. A file that doesn't exist is
-// passed over. The error is an [*Error] where a file's content is to blame.
+// Load reads the files in order, each one over the result of the earlier ones, and the
+// table of the named instance over the file's top level. It skips files that don't
+// exist. The error is an [*Error] if a file's content is at fault.
 func Load(paths []string, instance string, env func(string) string) (Config, error) {
 	c := Default()
 	for _, p := range paths {
@@ -222,8 +220,8 @@ func merge(base Config, file, text, instance string) (Config, error) {
 	if f := result.check(); f != nil {
 		return Config{}, &Error{File: file, Line: lineOf(text, toml.Key{f.key}), Text: f.Error()}
 	}
-	// Every instance's table is read, so that all instances agree on whether a
-	// file is sound.
+	// The tables of all instances are read, so that all instances agree on whether a file is
+	// valid.
 	for _, name := range slices.Sorted(maps.Keys(document.Instance)) {
 		over := document.Config
 		if err := meta.PrimitiveDecode(document.Instance[name], &over); err != nil {
@@ -245,8 +243,8 @@ func merge(base Config, file, text, instance string) (Config, error) {
 	return result, nil
 }
 
-// position is how the parser words the place of a fault. Only some of its errors
-// are of a type that has it as a field.
+// position matches the place of a fault in the parser's errors. Only some of its errors
+// have it as a field.
 var position = regexp.MustCompile(`(?s)^toml: line (\d+)(?: \(last key "(.*?)"\))?: (.*)$`)
 
 func parseError(file string, err error) error {
@@ -254,7 +252,7 @@ func parseError(file string, err error) error {
 	if m == nil {
 		return &Error{File: file, Text: err.Error()}
 	}
-	line, _ := strconv.Atoi(m[1]) // digits; too many of them are no line
+	line, _ := strconv.Atoi(m[1]) // digits; a number that is too large gives no line
 	text := m[3]
 	if m[2] != "" {
 		text = m[2] + ": " + text
@@ -262,7 +260,7 @@ func parseError(file string, err error) error {
 	return &Error{File: file, Line: line, Text: text}
 }
 
-// fault is a key whose value is out of its range.
+// fault is a key whose value is out of range.
 type fault struct{ key, text string }
 
 func (f *fault) Error() string { return f.key + ": " + f.text }
@@ -274,7 +272,7 @@ func (c *Config) check() *fault {
 		}
 		//diag config VALUE LIST
 		// The key takes one of the words that the message lists. Use one of them.
-		return &fault{key, fmt.Sprintf("%q is none of %s", got, strings.Join(words, ", "))}
+		return &fault{key, fmt.Sprintf("%q is not one of %s", got, strings.Join(words, ", "))}
 	}
 	faults := []*fault{
 		oneOf("policy", c.Policy, PolicyAny, PolicyPinned),
@@ -301,7 +299,7 @@ func (c *Config) check() *fault {
 		//diag config VALUE
 		// `torch` takes the first two numbers of a version, in quotation marks. Write what
 		// `python -c "import torch; print(torch.__version__)"` begins with.
-		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is no version such as \"2.14\"", c.Torch)})
+		faults = append(faults, &fault{"torch", fmt.Sprintf("%q is not a version such as \"2.14\"", c.Torch)})
 	}
 	for key, d := range map[string]Duration{"request_timeout": c.RequestTimeout, "load_timeout": c.LoadTimeout, "memory_wait": c.MemoryWait} {
 		if d == 0 {
@@ -328,7 +326,7 @@ func (c *Config) check() *fault {
 	return slices.MinFunc(faults, func(a, b *fault) int { return strings.Compare(a.key, b.key) })
 }
 
-// homeless is the fault of a path that begins with ~ where no home directory is known.
+// homeless is the fault of a path that begins with ~ if no home directory is known.
 func (c *Config) homeless(env func(string) string) *fault {
 	if filepath.IsAbs(env("HOME")) {
 		return nil
@@ -349,7 +347,7 @@ func (c *Config) homeless(env func(string) string) *fault {
 	return nil
 }
 
-// expand replaces a leading ~ by the home directory.
+// expand replaces a leading ~ with the home directory.
 func expand(paths []string, env func(string) string) []string {
 	var list []string
 	for _, p := range paths {

@@ -92,14 +92,14 @@ func TestLoadRefuses(t *testing.T) {
 		{"idle_exit = \"soon\"\n", `:1: idle_exit: "soon" is not a time span such as "90s" or "10m"`},
 		{"load_timeout = \"0s\"\n", `:1: load_timeout: must be more than 0`},
 		{"memory_wait = \"0s\"\n", `:1: memory_wait: must be more than 0`},
-		{"policy = \"all\"\n", `:1: policy: "all" is none of any, pinned`},
+		{"policy = \"all\"\n", `:1: policy: "all" is not one of any, pinned`},
 		{"roots = [\"models\"]\n", `:1: roots: "models" is neither an absolute path nor starts with ~/`},
-		{"[instance.'1']\nhandles = 'fast'\n", `:2: handles: "fast" is none of mapped, value, legacy`},
-		{"verify = 'always'\n", `:1: verify: "always" is none of load, idle, off`},
-		{"assume = ['all']\n", `:1: assume: "all" is none of rope`},
+		{"[instance.'1']\nhandles = 'fast'\n", `:2: handles: "fast" is not one of mapped, value, legacy`},
+		{"verify = 'always'\n", `:1: verify: "always" is not one of load, idle, off`},
+		{"assume = ['all']\n", `:1: assume: "all" is not one of rope`},
 		{"workers = 5000\n", `:1: workers: 5000 is not from 0 to 1024`},
 		{"block = '4KiB'\n", `:1: block: 4096 bytes are not from 1MiB to 256MiB`},
-		{"torch = 'new'\n", `:1: torch: "new" is no version such as "2.14"`},
+		{"torch = 'new'\n", `:1: torch: "new" is not a version such as "2.14"`},
 		{"workers = 'many'\n", `:1: workers: incompatible types: TOML value has type string; destination has type integer`},
 	}
 	for _, tt := range tests {
@@ -133,7 +133,7 @@ func TestPaths(t *testing.T) {
 		{"/home/ada", "", []string{system, "/home/ada/.config/wcache/wcache.toml"}},
 		{"/home/ada", "/c", []string{system, "/c/wcache/wcache.toml"}},
 		{"", "/c", []string{system, "/c/wcache/wcache.toml"}},
-		{"", "", []string{system}}, // and none of the working directory
+		{"", "", []string{system}}, // and no file in the working directory
 		{"ada", "c", []string{system}},
 	} {
 		env := map[string]string{"HOME": tt.home, "XDG_CONFIG_HOME": tt.folder}
@@ -143,7 +143,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// A path below a home directory that isn't known is no path of the working directory.
+// A path below an unknown home directory doesn't become a path in the working directory.
 func TestLoadHomeless(t *testing.T) {
 	for text, line := range map[string]string{
 		"policy = 'any'\npins = ['/a', '~/b']\n": ":2: pins: \"~/b\"", "roots = ['~']\n": ":1: roots: \"~\"", "[instance.0]\nroots = ['~/c']\n": ": roots: \"~/c\"",

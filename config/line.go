@@ -10,10 +10,10 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// lineOf finds the line of a key in a file that parses, 0 if it isn't found. The
-// parser gives positions of faults in syntax only. Each key is written out as
-// "table.key" and compared; a value over several lines that looks like a key
-// could mislead it, which costs a wrong line number and nothing else.
+// lineOf finds the line of a key in a file that parses, 0 if it isn't found. The parser
+// gives positions only for faults in syntax. lineOf writes out each key as "table.key"
+// and compares it; a value over several lines that looks like a key could mislead it,
+// which only makes the line number wrong.
 func lineOf(text string, key toml.Key) int {
 	var table toml.Key
 	for i, line := range strings.Split(text, "\n") {
@@ -35,7 +35,7 @@ func lineOf(text string, key toml.Key) int {
 	return 0
 }
 
-// split cuts a dotted key in its parts, without their quotes.
+// split cuts a dotted key into its parts, without their quotes.
 func split(name string) toml.Key {
 	var key toml.Key
 	quote := rune(0)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Bytes is an amount of memory. In a file it is text with a unit of powers of
+// Bytes is an amount of memory. In a file it is text with a unit that is a power of
 // 1024, such as "24GiB", or "0".
 type Bytes int64
 
@@ -38,7 +38,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Duration is a time span. In a file it is text as Go writes it, such as "10m".
+// Duration is a time span. In a file it is text in Go's form, such as "10m".
 type Duration time.Duration
 
 // UnmarshalText reads a time span that is not negative.

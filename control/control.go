@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package control holds the words of the control socket: JSON lines, a request
-// and then replies until one that is final. Status, as a [Status], is also what
-// "wcache status --json" prints: its fields are only ever added to.
+// Package control defines the messages on the control socket, as JSON lines: a request
+// and then replies, the last of which is final. [Status] is also what
+// "wcache status --json" prints: fields are only ever added to it.
 package control
 
 import (
@@ -20,16 +20,16 @@ import (
 
 // Limits of a line, in bytes.
 const (
-	// MaxLine is for a reply. A status of thousands of entries with their keys stays
-	// below it.
+	// MaxLine is the limit of a reply. A status with thousands of entries and their keys
+	// stays below it.
 	MaxLine = 16 << 20
-	// MaxRequest is for a request, of which a daemon may read many at once. It is some
-	// path and a few words.
+	// MaxRequest is the limit of a request, which contains some path and a few words. A
+	// daemon may read many requests at once.
 	MaxRequest = 64 << 10
 )
 
-// Schema is the version of Status. It changes only if a field changes its
-// meaning or goes.
+// Schema is the version of Status. It changes only if a field changes its meaning or is
+// removed.
 const Schema = 1
 
 // Methods of a Request.
@@ -39,10 +39,10 @@ const (
 	MethodEvict  = "evict"
 	MethodVerify = "verify"
 	MethodMisses = "misses"
-	MethodPing   = "ping" // is answered by an empty reply, and nothing is looked at
+	MethodPing   = "ping" // the daemon answers with an empty reply
 )
 
-// Request is what a client asks. The field that belongs to the method is set.
+// Request is a client's request. The field that belongs to the method is set.
 type Request struct {
 	Method string `json:"method"`
 	Warm   *Warm  `json:"warm,omitempty"`
@@ -51,7 +51,7 @@ type Request struct {
 	Verify *Verify `json:"verify,omitempty"`
 }
 
-// Warm asks for a load as an engine with these options would.
+// Warm asks for the load that an engine with these options would cause.
 type Warm struct {
 	Model    string `json:"model"` // an absolute directory, or a model id
 	Revision string `json:"revision,omitempty"`
@@ -59,8 +59,8 @@ type Warm struct {
 	TPRank   int    `json:"tp_rank"`
 	PPSize   int    `json:"pp_size"` // 0: 1
 	PPRank   int    `json:"pp_rank"`
-	DType    string `json:"dtype,omitempty"`        // "bfloat16"; "": as the model's configuration says
-	Release  string `json:"vllm_version,omitempty"` // "": the newest that is known
+	DType    string `json:"dtype,omitempty"`        // "bfloat16"; "": from the model's configuration
+	Release  string `json:"vllm_version,omitempty"` // "": the newest known release
 }
 
 // Evict asks to free entries.
@@ -69,8 +69,8 @@ type Evict struct {
 	Force bool   `json:"force,omitempty"`
 }
 
-// Reply is one line of an answer. The last one is Final and has an Error, or
-// what was asked for.
+// Reply is one line of an answer. The last one is Final and has an Error, or the
+// requested data.
 type Reply struct {
 	Final    bool      `json:"final"`
 	Error    *Error    `json:"error,omitempty"`
@@ -92,7 +92,7 @@ const (
 	CodeInUse      = "in-use"
 )
 
-// Error is a failure with what to do about it.
+// Error is a failure, with advice.
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -101,7 +101,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Status is an instance as people and programs want to see it.
+// Status describes an instance for people and programs.
 type Status struct {
 	Schema   int       `json:"schema"`
 	Instance string    `json:"instance"`
@@ -109,11 +109,11 @@ type Status struct {
 	PID      int       `json:"pid,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	Version  Version   `json:"version"`
-	Restart  string    `json:"restart,omitempty"` // RestartKeeps, …; "" where no daemon runs, and of older ones
+	Restart  string    `json:"restart,omitempty"` // RestartKeeps, …; "" if no daemon runs, or an older one
 	Socket   string    `json:"socket"`
 	Device   Device    `json:"device"`
-	// GPU is what the driver last said of the instance's GPU: none of a host instance, or
-	// before anything was asked.
+	// GPU is the driver's last report on the instance's GPU: nil for a host instance, or
+	// before the first report.
 	GPU      *device.GPU `json:"gpu,omitempty"`
 	Problems []string    `json:"problems"`          // what is wrong now, such as a broken configuration
 	Findings []Problem   `json:"findings,omitzero"` // the same with a code each; nil of an older daemon
@@ -126,26 +126,26 @@ type Status struct {
 // Root is a folder in which models are looked for.
 type Root struct {
 	Path string `json:"path"`
-	// State is "complete", "searching", "partial", "hung" or "missing". What is below a
-	// root that is not complete may be a twin of any model: an engine whose process
-	// doesn't say its model is refused then.
+	// State is "complete", "searching", "partial", "hung" or "missing". Below a root that is
+	// not complete there may be a twin of any model, so the daemon then refuses an engine
+	// whose process doesn't say its model.
 	State   string    `json:"state"`
 	Reason  string    `json:"reason,omitempty"` // why it isn't complete
-	Polled  string    `json:"polled,omitempty"` // why it is walked again and again; changes show after some seconds
+	Polled  string    `json:"polled,omitempty"` // why it is walked periodically; changes show after some seconds
 	Folders int       `json:"folders"`
 	Models  int       `json:"models"`
 	Walked  time.Time `json:"walked,omitzero"` // when the last walk ended
-	Seconds float64   `json:"walk_seconds"`    // that it took
+	Seconds float64   `json:"walk_seconds"`    // duration of the last walk
 }
 
-// What a restart of an instance's service does to what it holds.
+// What a restart of an instance's service does to the weights that it holds.
 const (
 	RestartKeeps     = "keeps"
-	RestartFrees     = "frees"     // what is held are processes that end with the daemon
-	RestartUnmanaged = "unmanaged" // no service manager runs the daemon: its end frees all
+	RestartFrees     = "frees"     // the weights are held by processes that end with the daemon
+	RestartUnmanaged = "unmanaged" // no service manager runs the daemon: its end frees all weights
 )
 
-// Version is that of the program that asks and of the daemon.
+// Version is the version of the asking program and of the daemon.
 type Version struct {
 	Client string `json:"client"`
 	Daemon string `json:"daemon,omitempty"`
@@ -157,7 +157,7 @@ type Device struct {
 	UUID string `json:"uuid,omitempty"`
 }
 
-// Counts are since the daemon started.
+// Counts are counters since the daemon started.
 type Counts struct {
 	Hits    int64 `json:"hits"`
 	Loads   int64 `json:"loads"`
@@ -166,15 +166,15 @@ type Counts struct {
 	// Misses are requests for weights that were not answered from memory, by
 	// reason: all of [Reasons].
 	Misses      map[string]int64 `json:"misses"`
-	LoadedBytes int64            `json:"loaded_bytes"` // of all loads that ended well
-	LoadSeconds float64          `json:"load_seconds"` // that those took together
+	LoadedBytes int64            `json:"loaded_bytes"` // of all successful loads
+	LoadSeconds float64          `json:"load_seconds"` // total duration of those loads
 }
 
 // Entry is one rank of a model.
 type Entry struct {
 	Key   string `json:"key"` // 64 hexadecimal digits
 	Model string `json:"model"`
-	// Sure is by what it was certain, at the load, that an engine means this directory:
+	// Sure says why it was certain, at the load, that an engine means this directory:
 	// engine (the engine was started with it), name (the request names it), revision,
 	// pin, content (all directories that fit are equal) or only (no other is known).
 	Sure        string          `json:"sure,omitempty"`
@@ -190,15 +190,15 @@ type Entry struct {
 	Loaded      time.Time       `json:"loaded,omitzero"`
 	Used        time.Time       `json:"used"`
 	LoadSeconds float64         `json:"load_seconds,omitempty"`
-	Files       *Files          `json:"files,omitempty"` // none while loading
+	Files       *Files          `json:"files,omitempty"` // nil while loading
 	Fingerprint fingerprint.Key `json:"fingerprint"`
 }
 
-// Files are the files that an entry hangs on.
+// Files are the files that an entry was loaded from.
 type Files struct {
 	Count   int      `json:"count"`
-	Digests int      `json:"digests"` // whose sha256 is known
-	Damaged []string `json:"damaged"` // names of those that a Hugging Face cache names by another sha256
+	Digests int      `json:"digests"` // number of files whose sha256 is known
+	Damaged []string `json:"damaged"` // names of files whose name in a Hugging Face cache has another sha256
 }
 
 // Engine is a process that may map an entry.
@@ -213,10 +213,10 @@ type Progress struct {
 	Done    int64   `json:"done"`
 	Total   int64   `json:"total"`
 	Seconds float64 `json:"seconds"`
-	Waiting string  `json:"waiting,omitempty"` // what for, such as memory that others hold
+	Waiting string  `json:"waiting,omitempty"` // what for, such as memory that other programs hold
 }
 
-// ReadRequest reads the line of a request. The error is io.EOF where none was begun.
+// ReadRequest reads the line of a request. The error is io.EOF if the input ends before it.
 func ReadRequest(r *bufio.Reader) (Request, error) {
 	var request Request
 	if err := read(r, MaxRequest, &request); err != nil {
@@ -225,7 +225,7 @@ func ReadRequest(r *bufio.Reader) (Request, error) {
 	return request, nil
 }
 
-// Read reads one line into v. The error is io.EOF where no line was begun.
+// Read reads one line into v. The error is io.EOF if the input ends before the line.
 func Read(r *bufio.Reader, v any) error { return read(r, MaxLine, v) }
 
 func read(r *bufio.Reader, limit int, v any) error {
@@ -265,8 +265,8 @@ func Write(w io.Writer, v any) error {
 	return nil
 }
 
-// Path is the control socket that belongs to an engine's socket: the same name
-// with the ending .control.
+// Path is the control socket that belongs to an engine's socket: the same name with the
+// ending .control.
 func Path(socket string) string {
 	const ending = ".sock"
 	if n := len(socket) - len(ending); n > 0 && socket[n:] == ending {

@@ -70,7 +70,7 @@ func TestReadReply(t *testing.T) {
 	}
 }
 
-// The lines are what other versions read, too: this text may only grow.
+// Other versions read these lines, too: this text may only grow.
 func TestWrite(t *testing.T) {
 	at := time.Date(2026, 11, 29, 12, 31, 7, 0, time.UTC)
 	key, err := fingerprint.NewKey([]fingerprint.Field{{Name: "checkpoint", Value: "d0b4"}, {Name: "revision"}})
@@ -128,7 +128,7 @@ func TestPath(t *testing.T) {
 	for in, want := range map[string]string{
 		"/run/user/1000/vllm_weight_cache/0.sock": "/run/user/1000/vllm_weight_cache/0.control",
 		"/s":     "/s.control",
-		".sock":  ".sock.control", // no name is left without it
+		".sock":  ".sock.control", // without the ending no name would be left
 		"a.sock": "a.control",
 	} {
 		if got := control.Path(in); got != want {
@@ -137,7 +137,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// A request is bounded, and read again as it was.
+// A request is bounded, and reading it again gives the same request.
 func FuzzReadRequest(f *testing.F) {
 	f.Add([]byte(`{"method":"warm","warm":{"model":"/m","tp_size":2}}` + "\n"))
 	f.Add([]byte(`{"method":"evict","evict":{"key":"28dd","force":true}}` + "\n"))
@@ -152,7 +152,7 @@ func FuzzReadRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 		if b.Len() > control.MaxRequest {
-			return // what JSON escapes is longer
+			return // escapes in JSON make it longer
 		}
 		again, err := control.ReadRequest(bufio.NewReader(&b))
 		if err != nil {
@@ -164,7 +164,7 @@ func FuzzReadRequest(f *testing.F) {
 	})
 }
 
-// A line that is read is one that can be written, and read again.
+// A line that was read can be written, and read again.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"method":"warm","warm":{"model":"/m","tp_size":2}}` + "\n"))
 	f.Add([]byte(`{"final":true,"error":{"code":"in-use"}}` + "\n"))

@@ -3,13 +3,13 @@
 
 package control
 
-// Problem is something that is wrong now.
+// Problem is a current problem.
 type Problem struct {
 	Code ProblemCode `json:"code"`
 	Text string      `json:"text"` // a sentence for people, whose words may change
 }
 
-// ProblemCode names a problem. Codes are promised: a program may act on them, and a later
+// ProblemCode names a problem. Codes are stable: a program may act on them, and a later
 // version neither removes one nor gives it another meaning.
 type ProblemCode string
 
@@ -19,7 +19,7 @@ const (
 	ConfigBroken ProblemCode = "config-broken"
 	// The device of the instance can't be used, and nothing is loaded.
 	DeviceMissing ProblemCode = "device-missing"
-	// An entry would not outlive the daemon, as the service manager has not taken its descriptors.
+	// An entry would not outlive the daemon, because the service manager has not taken its descriptors.
 	EntryNotKept ProblemCode = "entry-not-kept"
 	// A file of a model is not what its name in a Hugging Face cache says.
 	FileDamaged ProblemCode = "file-damaged"
@@ -33,7 +33,7 @@ const (
 	ManifestNotWritten ProblemCode = "manifest-not-written"
 	// A folder of models could not be searched whole: engines whose process doesn't say its model are refused.
 	RootNotSearched ProblemCode = "root-not-searched"
-	// The file of a socket, its lock or its folder is not as the daemon needs it.
+	// A socket's file, its lock or its folder is not as the daemon needs it.
 	SocketWrong ProblemCode = "socket-wrong"
 )
 

@@ -28,8 +28,8 @@ func schema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// The schema and the Go type have the same fields, of the same types, and what
-// may be left out is not required.
+// The schema and the Go type have the same fields, of the same types, and optional
+// fields are not required.
 func TestSchemaFields(t *testing.T) {
 	compare(t, "$", schema(t), reflect.TypeFor[control.Status]())
 }
@@ -81,7 +81,7 @@ func compare(t *testing.T, at string, s *jsonschema.Schema, typ reflect.Type) {
 	}
 }
 
-// What the schema is for: it tells a status from what isn't one.
+// The schema accepts a status and refuses other JSON.
 func TestSchemaValidates(t *testing.T) {
 	s := schema(t)
 	const whole = `{"schema":1,"instance":"0","state":"idle","version":{"client":"v"},"socket":"/s","device":{"kind":""},"problems":[],"bytes":0,` +

@@ -33,7 +33,7 @@ func TestBrokenConfiguration(t *testing.T) {
 	broken := &config.Error{File: "/etc/wcache/wcache.toml", Line: 3, Text: `unknown key "root"`}
 	const text = `read configuration: /etc/wcache/wcache.toml:3: unknown key "root"`
 	const refused = "error: nothing is loaded with a broken configuration: " + text +
-		" (mend it in wcache.toml; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)"
+		" (correct it in wcache.toml; after a change of wcache.toml: systemctl --user reload wcache@host.service, or SIGHUP)"
 	request := getState(t, key(t, "llama-tp1r0"))
 	t.Run("from the start", func(t *testing.T) {
 		i := start(t, func(s *setup) { s.ConfigErr = broken })

@@ -24,15 +24,15 @@ type Cause struct {
 
 func (c Cause) Error() string { return c.Why }
 
-// Stuck says why a process doesn't answer, as far as the kernel shows it. What it
-// advises loses nothing that the process holds. root holds proc and sys.
+// Stuck says why a process doesn't answer, as far as the kernel shows it. Its advice loses
+// nothing that the process holds. root holds proc and sys.
 func Stuck(root string, pid int) Cause {
 	dir := filepath.Join("/", root, "proc", strconv.Itoa(pid))
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if pid == 0 || err != nil {
 		return Cause{}
 	}
-	// PID (NAME) STATE …, where the name may hold anything.
+	// PID (NAME) STATE …, the name may contain anything.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) == 0 {
 		return Cause{}
@@ -61,7 +61,7 @@ func Stuck(root string, pid int) Cause {
 	}
 	if frozen(root, dir) {
 		//diag stuck NUMBER
-		// Somebody has frozen the control group, as `systemctl freeze` or `docker pause` does. Undo
+		// The control group was frozen, as `systemctl freeze` or `docker pause` does. Undo
 		// it with `systemctl --user thaw`, or `docker unpause`; the process goes on with all that
 		// it holds.
 		return Cause{fmt.Sprintf("process %d is frozen, with its control group", pid), "thaw it with systemctl --user thaw, or docker unpause; nothing is lost", DaemonFrozen}
@@ -69,8 +69,8 @@ func Stuck(root string, pid int) Cause {
 	return Cause{}
 }
 
-// frozen reports whether a process's control group is, see cgroup.events in the kernel's
-// cgroup-v2.rst.
+// frozen reports whether a process's control group is frozen, see cgroup.events in the
+// kernel's cgroup-v2.rst.
 func frozen(root, dir string) bool {
 	groups, err := os.ReadFile(filepath.Join(dir, "cgroup"))
 	if err != nil {
@@ -85,8 +85,8 @@ func frozen(root, dir string) bool {
 	return err == nil && strings.Contains("\n"+string(events), "\nfrozen 1\n")
 }
 
-// Denied says why a user can't connect to a socket. err is what connecting ended with;
-// the zero Cause is for all but a denial.
+// Denied says why a user can't connect to a socket. err is the error of connecting; the
+// zero Cause is for every error other than a denial.
 func Denied(root, socket string, uid int, err error) Cause {
 	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
 		return Cause{}
@@ -123,7 +123,7 @@ func Denied(root, socket string, uid int, err error) Cause {
 	}
 }
 
-// confined words the security context of this process, "" for none.
+// confined describes the security context of this process, "" for none.
 func confined(root string) string {
 	if c := contextOf(root, "self"); c != "" {
 		return ": this process is confined as " + c
@@ -131,10 +131,10 @@ func confined(root string) string {
 	return ""
 }
 
-// contextOf is the security context of a process, as SELinux or AppArmor tells it: "" for
-// one that is not confined, and where there is neither.
+// contextOf is the security context of a process from SELinux or AppArmor: "" if the
+// process is not confined, or the machine has neither of them.
 func contextOf(root, pid string) string {
-	for _, file := range []string{"attr/current", "attr/apparmor/current"} { // the second beside another one
+	for _, file := range []string{"attr/current", "attr/apparmor/current"} { // the second if another module owns the first
 		b, err := os.ReadFile(filepath.Join("/", root, "proc", pid, file))
 		c := strings.TrimRight(string(b), "\x00\n")
 		if err == nil && c != "" && c != "unconfined" && c != "kernel" && !strings.Contains(c, ":unconfined_t:") {

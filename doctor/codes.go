@@ -3,7 +3,7 @@
 
 package doctor
 
-// Code names what a check has found. Codes are promised: a program may act on them, and
+// Code names what a check has found. Codes are stable: a program may act on them, and
 // a later version neither removes one nor gives it another meaning.
 type Code string
 
@@ -77,7 +77,7 @@ const (
 	GPUSliced Code = "gpu-sliced"
 	// The driver shows no GPU of the instance's name.
 	GPUUnknown Code = "gpu-unknown"
-	// The GPU is lost, wants a reset or is missing.
+	// The GPU is lost, needs a reset or is missing.
 	GPUUnusable Code = "gpu-unusable"
 	// The last request of an engine was refused.
 	LastRequestRefused Code = "last-request-refused"
@@ -95,7 +95,7 @@ const (
 	MemoryShort Code = "memory-short"
 	// The largest known model takes more memory than the device has.
 	ModelTooLarge Code = "model-too-large"
-	// The folders of models could not be looked through.
+	// The folders of models could not be searched.
 	ModelsNotSearched Code = "models-not-searched"
 	// A control daemon of MPS serves engines: only its clients share weights.
 	MPSActive Code = "mps-active"

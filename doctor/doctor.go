@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package doctor looks for what keeps an instance from working, or from keeping
-// its weights, and says what mends it. It changes nothing and starts nothing.
+// Package doctor looks for problems that keep an instance from working, or from keeping
+// its weights, and says what to do. It changes nothing and starts nothing.
 //
-// What it can't read itself, and what could hang, it is given as functions of
+// It gets everything that it can't read itself, or that could hang, from functions of
 // [Machine]: the service manager, the daemon, the GPU's driver.
 package doctor
 
@@ -21,36 +21,35 @@ import (
 	"github.com/wcache/wcache/internal/visible"
 )
 
-// State is how a check ended.
+// State is the result of a check.
 type State string
 
-// The states: Warn is for what works now and loses weights or time later.
+// The states. Warn is for a machine that works now and will lose weights or time later.
 const (
 	OK   State = "ok"
 	Warn State = "warn"
 	Fail State = "fail"
 )
 
-// Result is a check's end, for people.
+// Result is the result of a check, for people.
 type Result struct {
 	State State  `json:"state"`
 	Check string `json:"check"`
-	Code  Code   `json:"code,omitempty"` // what was found, "" where all is well
+	Code  Code   `json:"code,omitempty"` // what was found, "" if all is well
 	Text  string `json:"text"`
-	Mend  string `json:"mend,omitempty"` // a command or an edit, "" where all is well
+	Mend  string `json:"mend,omitempty"` // a command or an edit, "" if all is well
 }
 
-// Host is the instance that keeps weights in the machine's own memory and needs
-// no GPU.
+// Host is the instance that keeps weights in the machine's own memory and needs no GPU.
 const Host = "host"
 
 // Machine is where the checks look. All fields but Root are needed.
 type Machine struct {
 	Instance string
 	Socket   string // the instance's own
-	Control  string // the socket beside it, on which commands ask
+	Control  string // the socket beside it, for commands
 	UID      int
-	IsRoot   bool // the user is root, whom the units don't serve
+	IsRoot   bool // the user is root; the units don't run for root
 	User     string
 	Version  string // of the client
 	Env      func(string) string
@@ -58,8 +57,8 @@ type Machine struct {
 	Root     string   // holds dev, proc, run, tmp and var, "" is /
 	// Systemctl runs "systemctl --user" and gives what it printed.
 	Systemctl func(ctx context.Context, args ...string) (string, error)
-	// Peer is the process that listens on Control, for which it needs no answer: 0 if
-	// none does, or none that can be seen from here.
+	// Peer is the process that listens on Control, also if it doesn't answer: 0 if there
+	// is none, or none that can be seen from here.
 	Peer func(ctx context.Context) int
 	// Daemon asks the instance; nil without an error if none runs.
 	Daemon func(ctx context.Context) (*Daemon, error)
@@ -67,14 +66,14 @@ type Machine struct {
 	Driver func(ctx context.Context, uuid string) (*Driver, error)
 	// Take takes a descriptor of a process, as an engine does, and closes it.
 	Take func(pid int) error
-	// Largest finds the largest model that is known, "" if there is none.
+	// Largest finds the largest known model, "" if there is none.
 	Largest func(ctx context.Context) (name string, bytes int64, err error)
 }
 
-// Daemon is what a running daemon says of itself.
+// Daemon is what a running daemon reports about itself.
 type Daemon struct {
-	PID      int // as it says itself
-	Peer     int // as it is seen from here, 0 if it can't be seen
+	PID      int // the pid that it reports
+	Peer     int // the pid as seen from here, 0 if it can't be seen
 	Version  string
 	Held     int64 // bytes of all entries
 	Problems []string
@@ -82,11 +81,11 @@ type Daemon struct {
 	Refused  string // what the last request that missed was told, "" if it was no refusal
 }
 
-// Driver is what the GPU's driver says. A fault is why it can't be used.
+// Driver is the report of the GPU's driver. A fault in it says why the GPU can't be used.
 type Driver = device.Report
 
-// Run makes all checks, in the order in which one depends on another. ctx bounds
-// those that ask others.
+// Run makes all checks, in the order in which they depend on each other. ctx bounds the
+// checks that ask other programs.
 func Run(ctx context.Context, m Machine) []Result {
 	configuration, handles := m.configuration()
 	results := []Result{configuration, m.runtimeDir()}
@@ -120,7 +119,7 @@ func Run(ctx context.Context, m Machine) []Result {
 	return append(results, m.room(ctx, m.meminfo("MemAvailable"), m.meminfo("MemTotal"), daemon, unit))
 }
 
-// Failed counts the results of a state.
+// Failed counts the results with a state.
 func Failed(list []Result, s State) int {
 	n := 0
 	for _, r := range list {
@@ -131,7 +130,7 @@ func Failed(list []Result, s State) int {
 	return n
 }
 
-// Write lists results for people, a line a check with what mends it. paint may
+// Write lists results for people, one line per check and below it what to do. paint may
 // show a state in a style.
 func Write(out io.Writer, list []Result, paint func(State, string) string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
@@ -157,19 +156,19 @@ func result(check string, s State, mend, format string, args ...any) Result {
 	return Result{State: s, Check: check, Text: fmt.Sprintf(format, args...), Mend: mend}
 }
 
-// as gives the result the code of what was found.
+// as gives the result a code.
 func (r Result) as(c Code) Result {
 	r.Code = c
 	return r
 }
 
-// path is where a file of the machine is.
+// path is the path of a file of the machine.
 func (m *Machine) path(parts ...string) string {
 	return filepath.Join(append([]string{"/", m.Root}, parts...)...)
 }
 
-// read gives a small file of the machine without the space around it, "" if it
-// can't be read.
+// read gives a small file of the machine without surrounding space, "" if it can't be
+// read.
 func (m *Machine) read(parts ...string) string {
 	b, err := os.ReadFile(m.path(parts...))
 	if err != nil {

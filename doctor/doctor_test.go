@@ -25,17 +25,17 @@ func TestMain(m *testing.M) { testmain.Run(m) }
 
 const uuid = "GPU-3f8a1c2d-0b1e-4c6f-9a7d-5e2b8c4f1a90"
 
-// bench is a machine whose parts a test can spoil.
+// bench is a machine of which a test can break parts.
 type bench struct {
 	Machine
-	units   map[string]string // what systemctl says, by its last argument
+	units   map[string]string // the output of systemctl, by its last argument
 	env     map[string]string
 	running *Daemon
-	peer    int   // who listens on the control socket, 0: running's number
+	peer    int   // the process that listens on the control socket, 0: running's number
 	model   int64 // bytes of the largest one
 	gpu     *Driver
-	refused error // of taking a descriptor
-	err     error // of asking the manager, the daemon or the driver
+	refused error // the error of taking a descriptor
+	err     error // the error of asking the manager, the daemon or the driver
 }
 
 // healthy is a machine where all is well.
@@ -140,7 +140,7 @@ func (b *bench) systemctl(_ context.Context, args ...string) (string, error) {
 	return out, nil
 }
 
-// set changes properties in what systemctl says of a unit.
+// set changes properties in the output of systemctl for a unit.
 func (b *bench) set(unit string, props ...string) {
 	var lines []string
 	for line := range strings.Lines(b.units[unit]) {
@@ -175,7 +175,7 @@ func (b *bench) remove(t *testing.T, paths ...string) {
 	}
 }
 
-// lock has a process hold the lock of a socket.
+// lock makes a process hold the lock of a socket.
 func (b *bench) lock(t *testing.T, socket string, pid int) {
 	t.Helper()
 	b.put(t, strings.TrimPrefix(socket, b.Root)+".lock", "")
@@ -214,7 +214,7 @@ func TestInstanceOfTheHost(t *testing.T) {
 	}
 }
 
-// Without a manager, as in containers, the daemon is the one that answers.
+// Without a manager, as in containers, the daemon that answers is the instance's own.
 func TestNoManager(t *testing.T) {
 	b := healthy(t)
 	b.units = map[string]string{}

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/screens")
 
-// screens are shown in the manual, and written by the tests with -update.
+// screens are shown in the manual; the tests write them with -update.
 const screens = "../docs/screens"
 
 func golden(t *testing.T, name, got string) {
@@ -106,10 +106,10 @@ func daemon(change func(d *Daemon)) func(*testing.T, *bench) {
 	return func(_ *testing.T, b *bench) { change(b.running) }
 }
 
-// silent is a part that doesn't answer in time.
+// silent is a function that doesn't answer in time.
 func silent[T any](context.Context) (*T, error) { return nil, context.DeadlineExceeded }
 
-// apart is a user namespace, and no daemon that could be in it.
+// apart is a machine with such a user namespace, and no daemon that could be in it.
 func apart(users string) func(*testing.T, *bench) {
 	return func(t *testing.T, b *bench) {
 		b.put(t, "proc/self/uid_map", users)
@@ -117,7 +117,7 @@ func apart(users string) func(*testing.T, *bench) {
 	}
 }
 
-// byHand has the daemon be one that was started without the units.
+// byHand makes the daemon one that was started without the units.
 func byHand(t *testing.T, b *bench) {
 	t.Helper()
 	b.set("wcache@0.socket", "ActiveState=inactive", "UnitFileState=disabled")
@@ -126,7 +126,7 @@ func byHand(t *testing.T, b *bench) {
 	b.lock(t, b.Control, 4711)
 }
 
-// mute has the daemon say nothing, in a state of its process.
+// mute makes the daemon silent, with its process in a state.
 func mute(state string) func(*testing.T, *bench) {
 	return func(t *testing.T, b *bench) {
 		b.peer = 4711
@@ -135,7 +135,7 @@ func mute(state string) func(*testing.T, *bench) {
 	}
 }
 
-// denied has connecting to the daemon be refused by the kernel.
+// denied makes the kernel refuse connections to the daemon.
 func denied(b *bench) {
 	b.running, b.peer = nil, 0
 	b.Daemon = func(context.Context) (*Daemon, error) {
@@ -143,7 +143,7 @@ func denied(b *bench) {
 	}
 }
 
-// both has all of these.
+// both applies all of these.
 func both(list ...func(*testing.T, *bench)) func(*testing.T, *bench) {
 	return func(t *testing.T, b *bench) {
 		for _, f := range list {
@@ -344,8 +344,8 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	}
 }
 
-// Each check is made to fail at least once. What is written down is where the
-// whole output differs from that of a machine where all is well.
+// Each check is made to fail at least once. The golden file has the lines in which the
+// output differs from that of a healthy machine.
 func TestFaults(t *testing.T) {
 	b := healthy(t)
 	well := strings.SplitAfter(b.output(t, Run(t.Context(), b.Machine)), "\n")

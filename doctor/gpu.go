@@ -17,13 +17,13 @@ import (
 	"github.com/wcache/wcache/systemd/generator"
 )
 
-// gpuChecks are all that concern the instance's GPU. Where there is no driver or
-// no such GPU, nothing else can be said.
+// gpuChecks are all checks of the instance's GPU. Without a driver or the GPU, the later
+// checks are left out.
 func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, handles string) []Result {
 	g := generator.Read(m.path(), m.UID, m.Env)
 	nodes := m.deviceNodes(g, s)
 	if g.WSL && nodes.State == Fail {
-		return []Result{nodes} // there is nothing to look at
+		return []Result{nodes} // there is nothing else to check
 	}
 	gpu, instance := m.instance(g)
 	results := []Result{nodes, instance}
@@ -34,7 +34,7 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 	cut := m.slices(gpu, d)
 	results = append(results, m.enginePaths(g, gpu.UUID, s), cut, m.mps())
 	switch {
-	case cut.State == Fail: // the driver shows the slices, and not what they are cut from
+	case cut.State == Fail: // the driver shows the slices, but not the GPU that is cut
 		return results
 	case errors.Is(err, context.DeadlineExceeded):
 		//diag doctor
@@ -62,8 +62,8 @@ func (m *Machine) gpuChecks(ctx context.Context, s service, running *Daemon, han
 	return results
 }
 
-// deviceNodes looks for the files by which a GPU is reached. They are made from
-// user space, at the first use after a boot.
+// deviceNodes looks for the device files of a GPU. They are made from user space, when the
+// GPU is first used after a boot.
 func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 	const check = "device nodes"
 	if g.WSL && len(g.GPUs) == 0 {
@@ -71,7 +71,7 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 			//diag doctor
 			// On WSL2 the GPU belongs to Windows, and its memory can't be shared between processes.
 			// Use the instance `host`, which keeps weights in the memory of the machine.
-			"this is WSL2: the GPU is Windows's, whose driver shows none in /proc/driver/nvidia, and does not let processes share its memory").as(WSL2GPU)
+			"this is WSL2: the GPU belongs to Windows, whose driver shows none in /proc/driver/nvidia, and does not let processes share its memory").as(WSL2GPU)
 	}
 	if !m.exists("proc/driver/nvidia") {
 		//diag doctor
@@ -88,7 +88,7 @@ func (m *Machine) deviceNodes(g generator.Machine, s service) Result {
 	for _, name := range want {
 		mend := "nvidia-modprobe -u -c 0 as root, or enable nvidia-persistenced; a container has to be started with its GPUs"
 		if s.props["NoNewPrivileges"] == "yes" {
-			mend += "; the service has NoNewPrivileges=, with which nobody makes them for it"
+			mend += "; the service has NoNewPrivileges=, which keeps the driver from making them"
 		}
 		switch err := unix.Access(m.path("dev", name), unix.R_OK|unix.W_OK); {
 		case errors.Is(err, unix.ENOENT):
@@ -119,7 +119,7 @@ func (m *Machine) minor(g generator.GPU) string {
 // instance finds the GPU that the instance is named after.
 func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 	const check = "GPU"
-	if strings.HasPrefix(m.Instance, "MIG-") { // in no file of /proc
+	if strings.HasPrefix(m.Instance, "MIG-") { // /proc doesn't show slices
 		return generator.GPU{Index: -1, UUID: m.Instance}, result(check, OK, "", "a slice, which only the driver knows")
 	}
 	var none generator.GPU
@@ -127,7 +127,7 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 	switch {
 	case len(g.GPUs) == 0:
 		//diag doctor
-		// The driver is loaded and lists no GPU: none is installed, or the container has none.
+		// The driver is loaded and lists no GPU: the machine has none, or the container got none.
 		// Start the container with its GPUs.
 		return none, result(check, Fail, "nvidia-smi -L; or use the machine's memory: wcache --gpu host", "the driver shows none").as(GPUNone)
 	case len(found) == 0:
@@ -150,13 +150,13 @@ func (m *Machine) instance(g generator.Machine) (generator.GPU, Result) {
 		//diag doctor NAME
 		// The driver tells the uuid after the first use of the GPU since the start of the machine.
 		// Run `nvidia-smi`.
-		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: nobody has used it since the boot", m.Instance).as(GPUNoUUID)
+		return gpu, result(check, Fail, "nvidia-smi; systemctl --user daemon-reload", "GPU %s has no uuid yet: it has not been used since the boot", m.Instance).as(GPUNoUUID)
 	}
 	return gpu, result(check, OK, "", "%d, %s at %s", gpu.Index, gpu.UUID, gpu.Bus)
 }
 
-// slices looks whether a whole GPU was cut into MIG slices, which engines then
-// ask for by uuids of their own. d is what the driver said, nil for nothing.
+// slices checks whether the GPU is cut into MIG slices, which engines then ask for by
+// their own uuids. d is the driver's report, nil if there is none.
 func (m *Machine) slices(g generator.GPU, d *Driver) Result {
 	const check = "MIG"
 	if strings.HasPrefix(m.Instance, "MIG-") {
@@ -177,7 +177,7 @@ func (m *Machine) slices(g generator.GPU, d *Driver) Result {
 	return result(check, OK, "", "the GPU is whole")
 }
 
-// mps looks for CUDA's multi-process service, by the pipe of its control daemon.
+// mps looks for CUDA's Multi-Process Service, by the pipe of its control daemon.
 func (m *Machine) mps() Result {
 	dir := m.Env("CUDA_MPS_PIPE_DIRECTORY")
 	if dir == "" {
@@ -205,7 +205,7 @@ func (m *Machine) health(d *Driver) Result {
 	return result(check, Fail, d.Reason, "it is %s", d.State).as(GPUUnusable)
 }
 
-// amount words bytes as people know memory.
+// amount writes bytes in the units that people use for memory.
 func amount(bytes int64) string {
 	if bytes < 1<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
@@ -213,8 +213,8 @@ func amount(bytes int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
 }
 
-// computeMode looks whether the loader may use the GPU beside an engine. The
-// numbers are those of CUcomputemode.
+// computeMode checks whether the loader may use the GPU beside an engine. The numbers are
+// those of CUcomputemode.
 func (m *Machine) computeMode(d *Driver) Result {
 	const check = "compute mode"
 	mend := "nvidia-smi -i " + d.UUID + " -c DEFAULT as root"
@@ -224,7 +224,7 @@ func (m *Machine) computeMode(d *Driver) Result {
 	case 2:
 		//diag doctor
 		// This compute mode of the GPU allows no process. Run `nvidia-smi -c DEFAULT` as root.
-		return result(check, Fail, mend, "Prohibited: nobody can use the GPU").as(ComputeModeProhibited)
+		return result(check, Fail, mend, "Prohibited: no process can use the GPU").as(ComputeModeProhibited)
 	case 3:
 		//diag doctor
 		// This compute mode of the GPU allows one process. Run `nvidia-smi -c DEFAULT` as root.
@@ -236,8 +236,8 @@ func (m *Machine) computeMode(d *Driver) Result {
 	return result(check, Warn, mend, "%d, which wcache does not know", d.ComputeMode).as(ComputeModeUnknown)
 }
 
-// export looks whether the GPU's memory can become a descriptor, which only legacy
-// handles can do without.
+// export checks whether the GPU's memory can become a descriptor, which is needed for all
+// handles except legacy ones.
 func (m *Machine) export(d *Driver, handles string) Result {
 	const check = "memory export"
 	switch {
@@ -250,5 +250,5 @@ func (m *Machine) export(d *Driver, handles string) Result {
 		//diag doctor
 		// Some virtual GPUs can't share memory by descriptors. Set `handles = "legacy"` in
 		// wcache.toml(5).
-		"the GPU's memory can't become a descriptor, as of some virtual ones").as(MemoryNotExportable)
+		"the GPU's memory can't become a descriptor, as with some virtual GPUs").as(MemoryNotExportable)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// lingering looks for the mark that loginctl makes.
+// lingering looks for the file that loginctl creates.
 func (m *Machine) lingering() Result {
 	if !m.exists("var/lib/systemd/linger", m.User) {
 		//diag doctor
@@ -36,8 +36,8 @@ func (m *Machine) meminfo(name string) int64 {
 	return 0
 }
 
-// room holds the largest model against the memory that it would be loaded into.
-// What is held can make room, as far as no engine uses it.
+// room compares the largest model with the memory that it would be loaded into. Held
+// weights that no engine uses can make room.
 func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon, s service) Result {
 	const check = "free memory"
 	name, bytes, err := m.Largest(ctx)
@@ -58,7 +58,7 @@ func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon, s serv
 		// `--tensor-parallel-size`.
 		return result(check, Warn, "--tensor-parallel-size splits it over several GPUs", "%s takes %s, more than the whole memory of %s", name, amount(bytes), amount(total)).as(ModelTooLarge)
 	case d == nil && s.answers != 0:
-		return result(check, OK, "", "%s; what the daemon holds, which may make room, it doesn't say", amount(free))
+		return result(check, OK, "", "%s; the daemon doesn't say what it holds, which may make room", amount(free))
 	case bytes > free+held:
 		//diag doctor MODEL AMOUNT AMOUNT
 		// Other programs use the memory. `wcache status` shows which; end them before this model is
@@ -70,8 +70,8 @@ func (m *Machine) room(ctx context.Context, free, total int64, d *Daemon, s serv
 	return result(check, OK, "", "%s; %s, the largest model that is known, takes %s", amount(free), name, amount(bytes))
 }
 
-// tempDir looks whether the folder for temporary files, in which engines look by
-// default, is the one in which the daemon's sockets are.
+// tempDir checks whether the folder for temporary files, in which engines look by
+// default, is the same as the daemon's.
 func (m *Machine) tempDir(s service) Result {
 	const check = "temporary files"
 	pid := s.pid()

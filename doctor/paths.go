@@ -67,11 +67,11 @@ func private(dir string, uid int, f folder) (c Code, fault, mend string) {
 
 func owner(st fs.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) } // what os gives on Linux
 
-// whose says that a file is not this user's.
+// whose says that a file belongs to another user.
 func whose(uid int) string {
 	const unmapped = 65534 // overflowuid: the user has no number in this namespace
 	if uid == unmapped {
-		return "is a user's who has no number here, as in a container with other uids"
+		return "belongs to a user who has no number here, as in a container with other uids"
 	}
 	return fmt.Sprintf("is user %d's", uid)
 }
@@ -90,7 +90,7 @@ func (m *Machine) socketFile(s service) Result {
 		//diag doctor SOCKET
 		// The file of the socket was removed, and the service manager does not notice. Restart the
 		// socket unit.
-		return result(check, Fail, m.relisten(s), "%s was removed: the socket unit listens on it, and engines reach nobody", m.Socket).as(SocketRemoved)
+		return result(check, Fail, m.relisten(s), "%s was removed: the socket unit listens on it, and no engine can connect", m.Socket).as(SocketRemoved)
 	case err != nil && s.byHand():
 		//diag doctor SOCKET NUMBER
 		// The file of the socket was removed, and the daemon that was started by hand makes it
@@ -124,13 +124,13 @@ func (m *Machine) socketFile(s service) Result {
 	return result(check, OK, "", "%s, mode %04o", m.Socket, st.Mode().Perm())
 }
 
-// endOther is the beginning of what takes a path back from another daemon.
+// endOther is the first part of the advice that takes a path back from another daemon.
 func (m *Machine) endOther(pid int) string {
 	return fmt.Sprintf("end process %d, which frees what it holds; ", pid)
 }
 
-// enginePaths looks at where engines look that are given no path: whether the
-// generator has made the unit listen there, and nobody else does.
+// enginePaths checks the paths where engines look by default: whether the generator has
+// made the unit listen there, and no other process does.
 func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Result {
 	const check = "engine paths"
 	reload := "systemctl --user daemon-reload; " + m.relisten(s)
@@ -171,8 +171,8 @@ func (m *Machine) enginePaths(g generator.Machine, uuid string, s service) Resul
 	return result(check, OK, "", "the socket unit listens on all %d paths where engines look", len(listened))
 }
 
-// lockHolder is who holds the lock that vLLM's daemon, and this one, take for a
-// socket: 0 for nobody. The kernel's list has lines such as
+// lockHolder is the process that holds the lock which vLLM's daemon, and this one, take for
+// a socket: 0 if there is none. The kernel's list has lines such as
 // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:262146 0 EOF".
 func (m *Machine) lockHolder(socket string) int {
 	var st unix.Stat_t
@@ -189,7 +189,7 @@ func (m *Machine) lockHolder(socket string) int {
 	return 0
 }
 
-// process is how a process is called.
+// process is the name of a process with its pid.
 func (m *Machine) process(pid int) string {
 	if comm := m.read("proc", strconv.Itoa(pid), "comm"); comm != "" {
 		return fmt.Sprintf("%s (pid %d)", comm, pid)

@@ -14,8 +14,8 @@ import (
 	"github.com/wcache/wcache/config"
 )
 
-// reach are the checks of what an engine needs that takes descriptors out of the
-// daemon, which ptrace(2) rules and daemon/peer.go looks at with each request.
+// reach checks what an engine needs to take descriptors out of the daemon: what ptrace(2)
+// allows, and what daemon/peer.go checks with each request.
 func (m *Machine) reach(d *Daemon, s service, handles string) []Result {
 	if handles == m.without() {
 		return []Result{m.seen(d, handles), m.userNamespace(s, handles, false), result("handles", OK, "", "with handles = %q engines take nothing from the daemon's process", handles)}
@@ -28,8 +28,8 @@ func (m *Machine) reach(d *Daemon, s service, handles string) []Result {
 	return []Result{m.ptrace(), m.seen(d, handles), m.userNamespace(s, handles, taken), take, confinement}
 }
 
-// without is the word for handles with which the daemon's process is not reached
-// into.
+// without is the value of handles with which engines don't reach into the daemon's
+// process.
 func (m *Machine) without() string {
 	if m.Instance == Host {
 		return config.HandlesValue
@@ -37,7 +37,7 @@ func (m *Machine) without() string {
 	return config.HandlesLegacy
 }
 
-// otherwise is what helps where the daemon can't be reached.
+// otherwise is the advice for engines that can't reach the daemon.
 func (m *Machine) otherwise() string {
 	how := fmt.Sprintf(", or set handles = %q in wcache.toml (systemctl --user reload %s)", m.without(), m.unitName("service"))
 	if m.without() == config.HandlesLegacy {
@@ -46,9 +46,8 @@ func (m *Machine) otherwise() string {
 	return how
 }
 
-// ptrace looks at Yama: from 2 on no process of this user may take descriptors
-// of another (Documentation/admin-guide/LSM/Yama.rst). Under 1 the daemon allows
-// it by prctl.
+// ptrace checks Yama: from 2 on no process of this user may take descriptors from another
+// (Documentation/admin-guide/LSM/Yama.rst). Under 1 the daemon allows it by prctl.
 func (m *Machine) ptrace() Result {
 	scope := m.read("proc/sys/kernel/yama/ptrace_scope")
 	switch scope {
@@ -61,7 +60,7 @@ func (m *Machine) ptrace() Result {
 	return result("ptrace scope", Fail, "sysctl kernel.yama.ptrace_scope=1 as root (3 can't be lowered without a restart of the machine, which frees what all instances hold)"+m.otherwise(), "%s: engines can't take handles from the daemon", scope).as(PtraceForbidden)
 }
 
-// container names the container that this is run in, "" for none that is known.
+// container names the container in which this process runs, "" if none is known.
 func (m *Machine) container() string {
 	for file, name := range map[string]string{"run/.containerenv": "Podman", ".dockerenv": "Docker"} {
 		if m.exists(file) {
@@ -71,9 +70,9 @@ func (m *Machine) container() string {
 	return m.read("run/systemd/container") // systemd-nspawn and others
 }
 
-// seen looks whether the daemon's number is the same here and there. An engine is
-// told a number and a descriptor, and opens that process. Handles without it do
-// where the daemon sees the engine's process, as a host does a container's.
+// seen checks whether the daemon's pid is the same here and in its own namespace. An engine
+// gets a pid and a descriptor number, and opens that process. Handles without it work if
+// the daemon sees the engine's process, as a host sees a container's.
 func (m *Machine) seen(d *Daemon, handles string) Result {
 	const check = "pid namespace"
 	const mend = "start the container with --pid=host (Podman, Docker) or hostPID: true (Kubernetes)"
@@ -96,9 +95,9 @@ func (m *Machine) seen(d *Daemon, handles string) Result {
 	return result(check, OK, "", "the daemon, process %d, can be seen from here", d.PID)
 }
 
-// userNamespace looks whether this is the machine's own one, in which daemons of
-// the host are. Another one keeps engines from their descriptors even where it
-// gives users the same numbers. Where a descriptor could be taken, it is shared.
+// userNamespace checks whether this is the machine's own user namespace, in which the
+// host's daemons run. In another one engines can't take their descriptors, even if it
+// gives users the same numbers. shared tells that a descriptor could be taken.
 func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 	const check = "user namespace"
 	const mend = "run the daemon in this user namespace too, as in one pod; or start the container as root without a user namespace (podman --userns=host, docker without userns-remap)"
@@ -137,12 +136,12 @@ func (m *Machine) userNamespace(s service, handles string, shared bool) Result {
 	//diag doctor NUMBER
 	// The user namespace of this container does not map the user. Start the container with
 	// `--userns=host`, or run the daemon inside it.
-	return result(check, Fail, mend, "not the machine's own: user %d is nobody outside", m.UID).as(UserNamespaceUnmapped)
+	return result(check, Fail, mend, "not the machine's own: user %d has no number outside", m.UID).as(UserNamespaceUnmapped)
 }
 
-// confinement looks whether SELinux or AppArmor may stand between an engine that is
-// started here and the daemon. A container's profile, such as docker-default or
-// container_t, lets its processes look into those of the same profile only.
+// confinement checks whether SELinux or AppArmor may forbid an engine that is started here
+// to reach the daemon. A container's profile, such as docker-default or container_t, lets
+// its processes look only into processes of the same profile.
 func (m *Machine) confinement(d *Daemon, taken bool) Result {
 	const check = "confinement"
 	here := contextOf(m.Root, "self")
@@ -163,7 +162,7 @@ func (m *Machine) confinement(d *Daemon, taken bool) Result {
 	case here == there:
 		return result(check, OK, "", "%s, as the daemon", here)
 	case taken:
-		return result(check, OK, "", "%s, and the daemon %s, which lets handles be taken", named(here), named(there))
+		return result(check, OK, "", "%s, and the daemon %s, which allows taking handles", named(here), named(there))
 	}
 	//diag doctor PROFILE PROFILE
 	// A container's security profile lets its processes look only into those of the same profile.
@@ -171,7 +170,7 @@ func (m *Machine) confinement(d *Daemon, taken bool) Result {
 	return result(check, Fail, unconfine(here, there), "engines here run as %s and the daemon as %s: they can't take its handles", named(here), named(there)).as(ConfinedApart)
 }
 
-// named words a security context.
+// named describes a security context.
 func named(context string) string {
 	if context == "" {
 		return "unconfined"
@@ -179,8 +178,8 @@ func named(context string) string {
 	return context
 }
 
-// unconfine is what lets a container's processes reach those outside. SELinux's contexts
-// have colons, AppArmor's have none.
+// unconfine is the advice that lets a container's processes reach processes outside.
+// SELinux's contexts have colons, AppArmor's don't.
 func unconfine(here, there string) string {
 	how := "--security-opt apparmor=unconfined (Docker, Podman), or a profile that allows ptrace between engines and the daemon"
 	if strings.Contains(here+there, ":") {
@@ -193,7 +192,7 @@ func unconfine(here, there string) string {
 	return who + how + "; see wcache@.service(8), Containers"
 }
 
-// take does what an engine does, where a daemon runs: only that shows a seccomp
+// take takes a descriptor as an engine does, if a daemon runs: only that reveals a seccomp
 // profile.
 func (m *Machine) take(d *Daemon) (r Result, taken bool) {
 	const check = "handles"

@@ -14,32 +14,31 @@ import (
 	"github.com/wcache/wcache/config"
 )
 
-// service is what the manager says of the service unit, and what else is known of the
-// daemon. Without props it is that of a machine without a manager.
+// service is the manager's report on the service unit, and what else is known of the
+// daemon. Without a manager props is nil.
 type service struct {
 	props   map[string]string
 	err     error
 	listens bool   // the socket unit is active
-	listen  string // of the socket unit, a line a socket
+	listen  string // of the socket unit, one line per socket
 	answers int    // process that serves this instance, with a manager or without; 0: none is known
 	handles string // as configured
 	partly  bool   // the store has not all that is held
 }
 
-// other reports whether a process is none of this instance.
+// other reports whether a process doesn't belong to this instance.
 func (s service) other(pid int) bool { return pid != 0 && pid != s.pid() && pid != s.answers }
 
-// pid is the unit's daemon's, 0 if it isn't known.
+// pid is the pid of the unit's daemon, 0 if it isn't known.
 func (s service) pid() int {
-	n, _ := strconv.Atoi(s.props["MainPID"]) // 0 where nothing is said
+	n, _ := strconv.Atoi(s.props["MainPID"]) // 0 without the property
 	return n
 }
 
-// byHand reports whether the daemon is none of the unit's.
+// byHand reports whether the daemon was started without the unit.
 func (s service) byHand() bool { return s.answers != 0 && s.answers != s.pid() }
 
-// fate is what becomes of what the service holds when it is started again, for the end of
-// a sentence.
+// fate is what a restart does to what the service holds, for the end of a sentence.
 func (s service) fate() string {
 	stored, err := strconv.Atoi(s.props["FileDescriptorStoreMax"])
 	switch {
@@ -54,7 +53,7 @@ func (s service) fate() string {
 	return ", which keeps what is held"
 }
 
-// renewal starts the daemon again.
+// renewal is the advice to start the daemon again.
 func (m *Machine) renewal(s service) string {
 	if s.byHand() {
 		return fmt.Sprintf("end process %d and start it again, which frees what it holds", s.answers)
@@ -62,12 +61,12 @@ func (m *Machine) renewal(s service) string {
 	return "systemctl --user restart " + m.unitName("service") + s.fate()
 }
 
-// relisten has the socket unit make its sockets anew, with which the service is restarted.
+// relisten is the advice to let the socket unit make its sockets again, which restarts the service.
 func (m *Machine) relisten(s service) string {
 	return "systemctl --user restart " + m.unitName("socket") + s.fate()
 }
 
-// enable has an instance run, or says how else one does.
+// enable is the advice to run an instance.
 func (m *Machine) enable() string {
 	if m.IsRoot {
 		return fmt.Sprintf("run engines and wcache as another user, or a daemon by hand: wcache serve --instance %s --listen %s", m.Instance, m.Socket)
@@ -75,8 +74,8 @@ func (m *Machine) enable() string {
 	return "systemctl --user enable --now " + m.unitName("socket")
 }
 
-// configuration reads it as the daemon does, and gives the word for handles, which
-// other checks depend on.
+// configuration reads the configuration as the daemon does, and gives the value of handles,
+// which other checks depend on.
 func (m *Machine) configuration() (r Result, handles string) {
 	const check = "configuration"
 	c, err := config.Load(m.Config, m.Instance, m.Env)
@@ -95,8 +94,8 @@ func (m *Machine) configuration() (r Result, handles string) {
 	return result(check, OK, "", "%s", strings.Join(found, ", ")), c.Handles
 }
 
-// manager asks the user's service manager. A daemon does without one, as in
-// containers, but then nobody keeps its weights over a restart.
+// manager asks the user's service manager. A daemon can run without one, as in containers,
+// but then its weights don't outlive a restart.
 func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 	const check = "user manager"
 	out, err := m.Systemctl(ctx, "show", "-P", "Version")
@@ -123,8 +122,8 @@ func (m *Machine) manager(ctx context.Context, d *Daemon) Result {
 	return result(check, OK, "", "systemd %s", out)
 }
 
-// show gives properties of a unit by name. One that is said several times has a
-// line for each.
+// show gives properties of a unit by name. A property that appears several times has one
+// line per value.
 func (m *Machine) show(ctx context.Context, unit string, names ...string) (map[string]string, error) {
 	out, err := m.Systemctl(ctx, "show", "-p", strings.Join(names, ","), unit)
 	if err != nil {
@@ -152,15 +151,15 @@ func (m *Machine) socketUnit(ctx context.Context, s service) (r Result, listen s
 	switch {
 	case err != nil:
 		r = result(check, Fail, "journalctl --user -b", "%v", err).as(UnitUnreadable)
-	case s.byHand() && !active: // whose path the unit would take from it
-		r = result(check, Warn, fmt.Sprintf("to have them stay: end process %d, which frees what it holds; %s", s.answers, m.enable()),
+	case s.byHand() && !active: // the unit would take its path
+		r = result(check, Warn, fmt.Sprintf("to keep them: end process %d, which frees what it holds; %s", s.answers, m.enable()),
 			//diag doctor UNIT STATE NUMBER
 			// A daemon was started by hand on the instance's socket, and its weights go when it
 			// ends. To keep weights over a restart, end that process and enable the socket unit.
 			"%s is %s, and process %d serves in its place: weights go with that one", unit, p["ActiveState"], s.answers).as(DaemonByHand)
 	case p["LoadState"] == "masked":
 		//diag doctor UNIT
-		// Somebody has forbidden the unit to start. Run `systemctl --user unmask` with its name,
+		// The unit was forbidden to start. Run `systemctl --user unmask` with its name,
 		// and enable it.
 		r = result(check, Fail, "systemctl --user unmask "+unit+"; "+m.enable(), "%s is masked", unit).as(UnitMasked)
 	case p["LoadState"] != "loaded":
@@ -218,8 +217,8 @@ func (m *Machine) unit(s service) Result {
 	return result(check, OK, "", "%s; the first connection starts it", p["ActiveState"])
 }
 
-// leastStored is two descriptors for each of a few models and one for each of a
-// few dozen engines.
+// leastStored is enough for a few models, with two descriptors each, and a few dozen
+// engines, with one each.
 const leastStored = 64
 
 // edit is how a setting of the service is changed.
@@ -245,16 +244,16 @@ func (m *Machine) store(s service) Result {
 	return result(check, OK, "", "it keeps up to %d descriptors", most)
 }
 
-// spareFiles are what a daemon opens beside those that are stored.
+// spareFiles are the descriptors that a daemon opens beside the stored ones.
 const spareFiles = 64
 
-// openFiles looks at the two limits that the daemon starts with: the soft one has
-// to hold what is stored already, the hard one what it raises the soft one to.
+// openFiles checks the two limits that the daemon starts with: the soft one has to be
+// enough for the stored descriptors, the hard one is what the daemon raises the soft one to.
 func (m *Machine) openFiles(s service) Result {
 	const check = "open files"
-	most, _ := strconv.Atoi(s.props["FileDescriptorStoreMax"]) // told by store
+	most, _ := strconv.Atoi(s.props["FileDescriptorStoreMax"]) // the check store reports an error
 	for _, limit := range []string{"LimitNOFILE", "LimitNOFILESoft"} {
-		// infinity is no number, and enough
+		// infinity is not a number, and is enough
 		if n, err := strconv.Atoi(s.props[limit]); err == nil && n < most+spareFiles {
 			//diag doctor LIMIT NUMBER NUMBER NUMBER
 			// With so many descriptors stored, a new daemon could not open further files and would
@@ -265,7 +264,7 @@ func (m *Machine) openFiles(s service) Result {
 	return result(check, OK, "", "limit %s at the start, %s later; the daemon may need %d", s.props["LimitNOFILESoft"], s.props["LimitNOFILE"], most+spareFiles)
 }
 
-// daemon judges what the instance said, or why it said nothing.
+// daemon judges the instance's report, or why there is none.
 func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 	const check = "daemon"
 	log := "; its log may say more"
@@ -286,7 +285,7 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 		//diag doctor NUMBER SOCKET
 		// The file of the control socket was removed, and the daemon makes it again by itself. Wait
 		// some seconds; if it stays so, restart the service.
-		return result(check, Warn, "wait some seconds; if it stays so: "+m.renewal(s)+log, "process %d runs, and nobody listens on %s, which it makes again by itself", s.pid(), m.Control).as(ControlSocketMissing)
+		return result(check, Warn, "wait some seconds; if it stays so: "+m.renewal(s)+log, "process %d runs, and no process listens on %s, which it makes again by itself", s.pid(), m.Control).as(ControlSocketMissing)
 	case d == nil && !s.listens:
 		return result(check, OK, "", "not running")
 	case d == nil:
@@ -301,7 +300,7 @@ func (m *Machine) daemon(d *Daemon, err error, s service) Result {
 	return result(check, OK, "", "version %s, as this command", d.Version)
 }
 
-// cause is why the daemon doesn't answer.
+// cause says why the daemon doesn't answer.
 func (m *Machine) cause(err error, s service) Cause {
 	var known Cause
 	if errors.As(err, &known) {

@@ -11,13 +11,13 @@ import (
 )
 
 // parser is Python's argparse.ArgumentParser for one of vLLM's programs, as far as it
-// decides which word belongs to what. Releases of Python differ only where one of them
-// ends with an error, so that no engine can be of that one.
+// decides which word belongs to what. Releases of Python differ only in cases where one of
+// them ends with an error, so that an engine can't run with that release.
 type parser struct {
 	opts  options
 	in    releases // whose options are known
 	takes bool     // one positional word
-	// lenient is for engines of other releases: an option that isn't known is passed over.
+	// lenient is for engines of other releases: unknown options are skipped.
 	lenient bool
 }
 
@@ -25,8 +25,8 @@ type parser struct {
 type parsed struct {
 	values map[string]word // by option, such as "--model"
 	tag    *word           // the positional word
-	// unknown is the first option that isn't known. If maybe is set, words follow it
-	// that may be its values, or the positional one.
+	// unknown is the first unknown option. If maybe is set, words follow it that may be
+	// its values, or the positional one.
 	unknown string
 	maybe   bool
 }
@@ -40,7 +40,7 @@ func wanted(option string) bool {
 	return false
 }
 
-// class is what argparse takes a word for, before it looks at what goes before.
+// class is how argparse classifies a word, before it looks at the words before it.
 type class struct {
 	option   bool // an option, known or not
 	known    option
@@ -77,7 +77,7 @@ func (p parser) classify(text string) class {
 	}
 	switch {
 	case p.lenient && len(matches) > 0:
-		// Another release may have another option that begins so, or that is called so.
+		// Another release may have another option with this name or beginning.
 		c := class{option: true, reason: "may stand for " + matches[0]}
 		for _, m := range matches {
 			if name := p.opts.byName[m][0].name; wanted(name) {
@@ -96,8 +96,8 @@ func (p parser) classify(text string) class {
 	return class{option: true, reason: "is not known"}
 }
 
-// parse is argparse's _parse_known_args, for the words behind the subcommand. Its errors
-// are reasons: why vLLM ends, or why nothing is certain.
+// parse is argparse's _parse_known_args, for the words after the subcommand. Its errors
+// are reasons why vLLM ends, or why the result is uncertain.
 func (p parser) parse(args []word) (parsed, error) {
 	s := parsed{values: make(map[string]word)}
 	end := slices.IndexFunc(args, func(w word) bool { return w.text == "--" }) // of options
@@ -135,8 +135,8 @@ func (p parser) parse(args []word) (parsed, error) {
 	return s, nil
 }
 
-// take is argparse's consume_optional for the option that args begin with: it gives how
-// many words that is. bare tells which words can be values.
+// take is argparse's consume_optional for the option at the start of args: it returns how
+// many words it consumed. bare tells which words can be values.
 func (p parser) take(s *parsed, args []word, c class, bare func(int) bool) (int, error) {
 	following := 0
 	for bare(1 + following) {
@@ -160,7 +160,7 @@ func (p parser) take(s *parsed, args []word, c class, bare func(int) bool) (int,
 	case c.explicit != nil && c.known.arity == '0':
 		return 0, fmt.Errorf("vLLM takes no value for the option %q", args[0].text)
 	case c.explicit != nil:
-		// Python before 3.13 takes the "--" out of "--option=--".
+		// Python before 3.13 removes the "--" from "--option=--".
 		s.values[name] = word{text: *c.explicit, made: args[0].made || *c.explicit == "--"}
 		return 1, nil
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// recorded is a line of testdata/commands/recorded.jsonl: what vLLM's own parser made
-// of a command line.
+// recorded is a line of testdata/commands/recorded.jsonl: the result of vLLM's own parser
+// for a command line.
 type recorded struct {
 	Program string
 	Argv    []string
 	Got     []got
 }
 
-// got is what some releases made of it: they end, or have these values.
+// got is the result of some releases: they end, or have these values.
 type got struct {
 	Releases    []string
 	Ends        string
@@ -56,18 +56,18 @@ func programOf(t testing.TB, table string, argv []string) program {
 	return p
 }
 
-// defaultModel is what vLLM serves when it is told nothing.
+// defaultModel is what vLLM serves without a model on its command line.
 const defaultModel = "Qwen/Qwen3-0.6B"
 
 // newer are words that only later releases of Python's argparse take (3.12.8, 3.14):
 // the recordings are of 3.11.
 var newer = regexp.MustCompile(`unrecognized arguments: (-as=1|-1e5)$`)
 
-// classified are errors of argparse itself; others are of values, which aren't looked at.
+// classified matches errors of argparse itself; other errors are about values, which aren't checked.
 var classified = regexp.MustCompile(`unrecognized arguments|ambiguous option|expected (one|at least one) argument|ignored explicit argument|No model specified|should be provided as the first|config file|IndexError`)
 
-// What vLLM's own parsers of four releases made of command lines is what this one makes
-// of them, as long as it says anything.
+// This parser gives the same results for command lines as vLLM's own parsers of four
+// releases, unless it says that it isn't certain.
 func TestRecorded(t *testing.T) {
 	f, err := os.Open("testdata/commands/recorded.jsonl")
 	if err != nil {
@@ -140,8 +140,8 @@ func (g got) compare(t *testing.T, line string, p program, one parsed) bool {
 	return true
 }
 
-// compareJSON compares what --speculative-config is, numbers aside: here they are only
-// known to be such.
+// compareJSON compares values of --speculative-config, except for numbers: this parser
+// only knows that they are numbers.
 func compareJSON(t *testing.T, line, got string, want json.RawMessage) {
 	t.Helper()
 	if got == "" || got == "None" {
@@ -176,7 +176,7 @@ func testConfig(file string) ([]byte, error) {
 	return os.ReadFile(filepath.Join("testdata/commands", file))
 }
 
-// Of each program that the table has, each release that has it can be told apart.
+// For each program in the table, each release that has it can be told apart.
 func TestOptions(t *testing.T) {
 	all, err := parseOptions("program a x\nprogram b y\nrelease 0 1.0\nrelease 1 1.1\n# text\n\noption 1 a01,b0 --model -m\noption 0 b1 --model\n")
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// program is one of vLLM's that starts engines.
+// program is a program of vLLM that starts engines.
 type program struct {
 	shown string   // as people type it
 	table string   // its name in options.txt
-	words int      // how many of args are its subcommand's
+	words int      // how many of args belong to its subcommand
 	args  []string // sys.argv[1:]
 	none  string   // why its command line says nothing, "" if it may
 }
@@ -39,15 +39,15 @@ func modules() map[string]string {
 }
 
 var (
-	// renamed is what vLLM calls the processes of an engine (set_process_title of its
-	// system_utils.py); VLLM_PROCESS_NAME_PREFIX may replace what comes first.
+	// renamed matches vLLM's names for the processes of an engine (set_process_title of its
+	// system_utils.py); VLLM_PROCESS_NAME_PREFIX may replace the beginning.
 	renamed = regexp.MustCompile(`^[^/]*::(EngineCore|Worker|APIServer)`)
-	// spawned is what Python's multiprocessing starts, until it is renamed.
+	// spawned matches a process that Python's multiprocessing has started, before it is renamed.
 	spawned = regexp.MustCompile(`^from multiprocessing\.(spawn|forkserver) import `)
 	python  = regexp.MustCompile(`^python[0-9.]*[a-z]*$`)
 )
 
-// classify tells what a command line starts.
+// classify tells which program a command line starts.
 func classify(argv []string) (program, kind) {
 	if len(argv) == 0 {
 		return program{}, isOther
@@ -107,14 +107,14 @@ func commandLine(shown string, args []string) program {
 	return p
 }
 
-// interpreted is what a Python interpreter was told to run: one of three.
+// interpreted is what a Python interpreter was told to run: one of the three.
 type interpreted struct {
 	code, module, script string
 	args                 []string // sys.argv[1:]
 }
 
-// runs reads Python's own options ("Command line and environment" of its manual):
-// -c and -m end them and take what follows, -W and -X take a value, and others don't.
+// runs reads Python's own options ("Command line and environment" of its manual): -c and -m
+// end them and take the next word, -W and -X have a value, the others don't.
 func runs(args []string) interpreted {
 	const flags = "bBdEhiIOPqRsStuvVx?"
 	for i := 0; i < len(args); i++ {
@@ -152,7 +152,7 @@ func runs(args []string) interpreted {
 	return interpreted{}
 }
 
-// describe names a program for people, without its options: those may be secrets.
+// describe names a program for people, without its options, which may be secrets.
 func describe(argv []string) string {
 	if len(argv) == 0 || argv[0] == "" {
 		return "a program without a command line"

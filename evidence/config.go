@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxConfig is the most that is read of a file of options. People write 1 KiB.
+	// maxConfig is the most that is read of a file of options, in bytes. Real ones have 1 KiB.
 	maxConfig = 256 << 10
 	// maxDepth is how deep its values may be nested.
 	maxDepth = 64
 )
 
-// configWords is load_config_file of vLLM's argparse_utils.py: a YAML file's entries as
-// the words of a command line. known tells whether the parser that vLLM asks has an
-// option.
+// configWords is load_config_file of vLLM's argparse_utils.py: it turns the entries of a
+// YAML file into the words of a command line. known tells whether the parser that vLLM
+// asks has an option.
 func configWords(text []byte, known func(option string) bool) ([]word, error) {
 	var document, more yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -98,7 +98,7 @@ func optionWords(key string, v *yaml.Node, known func(string) bool) ([]word, err
 		}
 		return []word{option, {text: string(b), made: true}}, nil
 	}
-	return nil, fmt.Errorf("line %d: %q has a value of no known kind", v.Line, key)
+	return nil, fmt.Errorf("line %d: %q has a value of an unknown kind", v.Line, key)
 }
 
 // resolve follows an alias to its anchor, which is never an alias itself.
@@ -109,8 +109,8 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// plain is a value for JSON. Strings are what they are, nulls too; of other scalars
-// only that they are neither.
+// plain converts a value to JSON. Strings and nulls are exact; for other scalars only the
+// fact that they are neither is kept.
 func plain(n *yaml.Node, depth int) (any, error) {
 	if depth == 0 {
 		return nil, fmt.Errorf("line %d: is nested too deep", n.Line)
@@ -143,15 +143,15 @@ func plain(n *yaml.Node, depth int) (any, error) {
 	return 0, nil // lists, and aliases of anything
 }
 
-// PyYAML reads YAML 1.1: these are the plain scalars that it takes for something else
-// than a string, from its resolver.py. The parser here only gives their text.
+// PyYAML reads YAML 1.1: these are the plain scalars that it doesn't take for strings, from
+// its resolver.py. The parser used here only gives their text.
 var (
 	trueWord  = regexp.MustCompile(`^(yes|Yes|YES|true|True|TRUE|on|On|ON)$`)
 	falseWord = regexp.MustCompile(`^(no|No|NO|false|False|FALSE|off|Off|OFF)$`)
 	nullWord  = regexp.MustCompile(`^(~|null|Null|NULL|)$`)
-	// integer is written by Python as it stands in the file.
+	// integer matches integers that Python writes as they stand in the file.
 	integer = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
-	// special may be a number, a time, a merge key or a value key.
+	// special matches texts that may be a number, a time, a merge key or a value key.
 	special = regexp.MustCompile(`^([-+]?[0-9][0-9_.:eE+-]*|[-+]?\.[0-9_]+([eE][-+][0-9]+)?|[-+]?0[xb][0-9a-fA-F_]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|[0-9]{4}-[0-9][0-9]?-[0-9][0-9]?.*|<<|=)$`)
 )
 
@@ -159,7 +159,7 @@ func quoted(n *yaml.Node) bool {
 	return n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0
 }
 
-// boolean is "true" or "false", or "" for what is none.
+// boolean is "true" or "false", or "" if the value isn't a boolean.
 func boolean(n *yaml.Node) string {
 	switch {
 	case quoted(n) || n.Style&yaml.TaggedStyle != 0:

@@ -11,11 +11,11 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// environ is what a process was started with. What a program changed since, it keeps
-// to itself; vllm changes none of the variables that are read here.
+// environ is the environment that a process was started with. Changes that a program makes
+// later can't be seen; vllm changes none of the variables that are read here.
 type environ map[string]string
 
-// environ reads it, nil if it is too long to be looked at.
+// environ reads the environment, nil if it is too long.
 func (p process) environ() (environ, error) {
 	text, err := procFile(p.pid, "environ", maxText)
 	if errors.Is(err, errTooLong) {
@@ -27,8 +27,8 @@ func (p process) environ() (environ, error) {
 	return parseEnviron(text), nil
 }
 
-// parseEnviron takes an environment apart. The first of two variables of one name
-// counts, as for Python.
+// parseEnviron splits an environment into variables. If a name appears twice, the first
+// counts, as in Python.
 func parseEnviron(text []byte) environ {
 	vars := make(environ)
 	for entry := range strings.SplitSeq(string(text), "\x00") {
@@ -40,9 +40,9 @@ func parseEnviron(text []byte) environ {
 	return vars
 }
 
-// hub is the Hugging Face cache that the environment leads to, or why that isn't
-// certain. TRANSFORMERS_CACHE doesn't count: vLLM gets weights by huggingface_hub,
-// which doesn't know it.
+// hub is the Hugging Face cache that the environment points to, or why that isn't certain.
+// TRANSFORMERS_CACHE doesn't count: vLLM fetches weights with huggingface_hub, which
+// ignores it.
 func (e environ) hub() (dir, none string) {
 	get := func(name string) string {
 		v, set := e[name]
@@ -50,9 +50,9 @@ func (e environ) hub() (dir, none string) {
 		case name == "TRANSFORMERS_CACHE":
 			return ""
 		case set && v == "":
-			none = fmt.Sprintf("%s is set and empty, for which Python's libraries have other rules each", name)
+			none = fmt.Sprintf("%s is set and empty, which Python's libraries treat differently", name)
 		case !set && name == "HOME":
-			none = "HOME is not set, and the home directory that stands for it is a matter of the engine's own system"
+			none = "HOME is not set, and only the engine's own system knows its home directory"
 		case strings.HasPrefix(v, "~") && !strings.HasPrefix(v, "~/") && v != "~":
 			none = fmt.Sprintf("%s is %q, below another user's home directory", name, v)
 		}

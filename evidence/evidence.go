@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package evidence reads what an engine's process says of the model that it was
-// started with: its command line, or that of the vLLM process which started it, its
-// environment and its working directory. A key names headers, which two fine-tunes of
-// a model share; a command line names a directory.
+// Package evidence reads which model an engine's process was started with: from its
+// command line, or that of the vLLM process which started it, its environment and its
+// working directory. A key names headers, which two fine-tunes of a model share; a
+// command line names a directory.
 //
-// Nothing is guessed: where a command line could be read in two ways there is no
-// evidence, with the reason.
+// The package doesn't guess: if a command line could be read in two ways, there is no
+// evidence, and the result says why.
 package evidence
 
 import (
@@ -16,20 +16,20 @@ import (
 	"path"
 )
 
-// Evidence is what a process says. It doesn't change, and is safe for concurrent use.
+// Evidence is what a process says. It is immutable, and safe for concurrent use.
 type Evidence struct {
-	// PID is the process that says it, 0 if there is none: the one that was asked
-	// about, or a parent of it.
+	// PID is the process that says it: the one that was asked about, or a parent of it;
+	// 0 if there is no evidence.
 	PID int
-	// Program is what it runs, such as "vllm serve".
+	// Program is what the process runs, such as "vllm serve".
 	Program string
-	// Command is its command line. It may hold secrets (--api-key).
+	// Command is the command line. It may hold secrets (--api-key).
 	Command []string
-	// Cwd is its working directory, as the process itself sees it.
+	// Cwd is the working directory, as the process itself sees it.
 	Cwd string
-	// Env has the variables that lead to Hugging Face's caches, as far as they are set.
+	// Env has the variables that decide where Hugging Face's caches are, if they are set.
 	Env map[string]string
-	// DownloadDir is --download-dir, "" without.
+	// DownloadDir is --download-dir, "" without the option.
 	DownloadDir string
 	// Model is what the engine serves, and Draft the model that proposes tokens to it.
 	Model, Draft Claim
@@ -41,19 +41,19 @@ type Evidence struct {
 	noHub   string // why hub isn't certain
 }
 
-// Claim is what a process says of one model.
+// Claim is what a process says about one model.
 type Claim struct {
-	// Name is a path or a model id, as it was given; "" if nothing is certain.
+	// Name is a path or a model id, as given; "" if it isn't certain.
 	Name string
-	// Revision is a branch, a tag or a commit as it was given, "" without.
+	// Revision is a branch, a tag or a commit as given, "" without one.
 	Revision string
 	// None is why Name is "", for people.
 	None string
 
-	shared bool // a draft from the files of the model itself
+	shared bool // the draft's weights are in the files of the model itself
 }
 
-// variables lead to Hugging Face's caches.
+// variables are the variables that decide where Hugging Face's caches are.
 func variables() []string {
 	return []string{"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME"}
 }
@@ -64,16 +64,16 @@ func nothing(format string, args ...any) *Evidence {
 }
 
 // Read reads what process pid says, or the nearest of its parents that was started as
-// "vllm serve" or "python -m vllm…", as long as only vLLM's own processes lie between
-// them. Where there is no evidence both claims say why, without an error. An error is
-// an [*Unreadable]: the process has ended, or its data is kept from this one.
+// "vllm serve" or "python -m vllm…", if only vLLM's own processes lie between them. If
+// there is no evidence, both claims say why, without an error. An error is an
+// [*Unreadable]: the process has ended, or this process may not read its data.
 //
-// The number belongs to one process during the whole of Read. That it did before is
-// for the caller to know: a connection whose peer is alive after Read, by a pidfd that
-// was opened before it, is of that process.
+// The pid belongs to one process during the whole of Read. The caller has to know that
+// it belonged to the same process before: a connection belongs to that process if the
+// caller opened a pidfd of its peer before Read, and the peer is still alive after it.
 //
-// What is read is bounded, but the kernel may keep its reader waiting, for memory that
-// is on a disk and for a file system that hangs: callers put a deadline on it, and on
+// The amount of data is bounded, but the kernel may block the reader, on memory that is
+// swapped out or a file system that hangs: callers need a deadline for it, and for
 // [Evidence.Locate] too.
 func Read(pid int) (*Evidence, error) {
 	if pid <= 0 {
@@ -95,7 +95,7 @@ func Read(pid int) (*Evidence, error) {
 	return e, nil
 }
 
-// of reads the evidence of the last process of a chain.
+// of reads the evidence from the last process of a chain.
 func of(chain chain) (*Evidence, error) {
 	peer, p := chain.processes[0], chain.last()
 	if why, err := sameView(peer, p); why != "" || err != nil {
@@ -138,10 +138,10 @@ func of(chain chain) (*Evidence, error) {
 }
 
 // Unreadable is the error for a process that has ended, or whose data this process may
-// not read. [errors.Is] tells which: fs.ErrPermission, or [ErrGone].
+// not read. [errors.Is] distinguishes them: fs.ErrPermission, or [ErrGone].
 type Unreadable struct {
 	PID  int
-	What string // what was to be read
+	What string // what could not be read
 	Err  error
 }
 
@@ -154,19 +154,19 @@ func (e *Unreadable) Error() string {
 
 func (e *Unreadable) Unwrap() error { return e.Err }
 
-// ErrGone says that a process has ended, or is another one than a moment ago.
+// ErrGone says that a process has ended, or that its pid now belongs to another one.
 const ErrGone = gone("the process has ended")
 
 type gone string
 
 func (g gone) Error() string { return string(g) }
 
-// Is makes it an os.ErrProcessDone, too.
+// Is makes it equal to os.ErrProcessDone, too.
 func (g gone) Is(target error) bool { return target == os.ErrProcessDone }
 
-// Uncertain is the error for a model whose directory can't be told for certain.
+// Uncertain is the error for a model whose directory isn't certain.
 type Uncertain struct {
-	Name   string // the model, as it was given; "" if that isn't known
+	Name   string // the model, as given; "" if that isn't known
 	Reason string // why, and what to do
 }
 

@@ -22,8 +22,8 @@ import (
 
 var exported = cmp.Options{cmpopts.IgnoreUnexported(Evidence{}), cmp.AllowUnexported(Claim{})}
 
-// An engine's core and its worker are asked about, whose parent keeps its command line,
-// and that parent.
+// Read finds the command line of vllm serve from an engine's core, from its worker, and
+// from vllm serve itself.
 func TestRead(t *testing.T) {
 	dir := folder(t, nil)
 	argv := []string{"/venv/bin/python3", "/venv/bin/vllm", "serve", "./m", "--revision", "v1", "--download-dir=/d", "-sc", `{"model":"d","num_speculative_tokens":1}`, ""}
@@ -46,7 +46,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Where there is no evidence the reason says why; PID… is the first helper's number.
+// If there is no evidence, the reason says why; PID… is the first helper's pid.
 func TestReadNone(t *testing.T) {
 	core := stage{Argv: []string{"VLLM::EngineCore"}}
 	serve := stage{Argv: []string{"vllm", "serve", "m"}}
@@ -133,7 +133,7 @@ func TestReadGone(t *testing.T) {
 	}
 }
 
-// A number that is another process's by now.
+// A pid that now belongs to another process.
 func TestReadReused(t *testing.T) {
 	needRoot(t, "choosing a process's number")
 	got := says(t, stage{Argv: []string{"reuse"}, Reuse: true})
@@ -143,8 +143,8 @@ func TestReadReused(t *testing.T) {
 	}
 }
 
-// What is compared after reading: the start of every process, the parents, and what
-// the last one runs.
+// Read checks after reading: the start time of every process, the parents, and what the
+// last one runs.
 func TestParents(t *testing.T) {
 	c := start(t, stage{Argv: []string{"vllm", "serve", "m"}}, stage{Argv: []string{"VLLM::EngineCore"}})
 	good, err := ancestry(c.pids[1])
@@ -182,7 +182,7 @@ func TestReadOfOthers(t *testing.T) {
 	if got, err := Read(c.pids[1]); err != nil || got.Model.None != want {
 		t.Errorf("got %+v, %v; want %s", got, err, want)
 	}
-	// An engine of one's own, below another user's process.
+	// An engine of this user, below another user's process.
 	own := start(t, stage{Argv: []string{"vllm", "serve", "m"}}, stage{Argv: []string{"VLLM::EngineCore"}, User: nobody})
 	want = fmt.Sprintf("process %d is of another user", own.pids[0])
 	if got := says(t, stage{Argv: []string{"reader"}, Reads: own.pids[1], User: nobody}); !strings.Contains(got, want) || !strings.HasSuffix(got, "; <nil>") {
@@ -190,7 +190,7 @@ func TestReadOfOthers(t *testing.T) {
 	}
 }
 
-// A process that isn't dumpable keeps its environment from its own user.
+// A process that isn't dumpable hides its environment even from its own user.
 func TestReadHidden(t *testing.T) {
 	needRoot(t, "a reader that may not read all")
 	c := start(t, stage{Argv: []string{"vllm", "serve", "m"}, User: nobody, Hidden: true})
@@ -204,7 +204,7 @@ func TestReadHidden(t *testing.T) {
 	}
 }
 
-// A file of options counts as it was when the engine began.
+// A file of options counts only if it hasn't changed since the engine began.
 func TestReadConfig(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, map[string]string{"c.yaml": "model: from-file\nspeculative-config: {model: d}\n", "pipe": "", "big.yaml": strings.Repeat("#", maxConfig+1)})
@@ -249,7 +249,7 @@ func imported(t *testing.T, e *Evidence) {
 	})
 }
 
-// BenchmarkRead is what an engine's request costs beyond the system calls' own time.
+// BenchmarkRead measures the cost of Read per engine request.
 func BenchmarkRead(b *testing.B) {
 	c := start(b, stage{Argv: []string{"vllm", "serve", "/", "-tp", "2", "--load-format", "ipc_cache"}}, stage{Argv: []string{"VLLM::EngineCore"}}, stage{Argv: []string{"VLLM::Worker_TP0"}})
 	for b.Loop() {

@@ -13,17 +13,17 @@ import (
 )
 
 // This file does what vLLM does before Python's argparse sees a command line: the
-// FlexibleArgumentParser of its argparse_utils.py, alike in 0.30 to 0.33.
+// FlexibleArgumentParser of its argparse_utils.py, which is equal in 0.30 to 0.33.
 
 const (
-	// maxWords is how many words of a command line are looked at. People write tens.
+	// maxWords limits the words of a command line. Real ones have tens.
 	maxWords = 4096
-	// maxKeys is how deep a dotted option may reach into a JSON object.
+	// maxKeys limits how deep a dotted option may reach into a JSON object.
 	maxKeys = 64
 )
 
-// word is an argument. made says that vLLM has another text in its place, of the same
-// meaning to argparse: a JSON object or a value of a YAML file.
+// word is an argument. made says that vLLM has another text in its place with the same
+// meaning for argparse: a JSON object or a value from a YAML file.
 type word struct {
 	text string
 	made bool
@@ -66,7 +66,7 @@ func anyWord(args []word, pattern *regexp.Regexp) int {
 	return slices.IndexFunc(args, func(w word) bool { return pattern.MatchString(w.text) })
 }
 
-// modelFirst moves the model of "serve … --model M …" to where the positional one is.
+// modelFirst moves the model of "serve … --model M …" to the place of the positional one.
 func modelFirst(args []word) ([]word, error) {
 	if len(args) == 0 || args[0].text != "serve" {
 		return args, nil
@@ -87,8 +87,8 @@ func modelFirst(args []word) ([]word, error) {
 	return args, nil
 }
 
-// pullConfig puts the options of --config FILE where the command line's own ones come
-// after them. "--config=FILE" is something that vLLM passes over.
+// pullConfig inserts the options of --config FILE before the command line's own options.
+// vLLM ignores "--config=FILE".
 func (p program) pullConfig(args []word, opts options, config func(string) ([]byte, error)) ([]word, error) {
 	is := func(w word) bool { return w.text == "--config" }
 	i := slices.IndexFunc(args, is)
@@ -127,7 +127,7 @@ func (p program) pullConfig(args []word, opts options, config func(string) ([]by
 	return slices.Concat(args[:at], more, args[at:i], args[i+2:]), nil
 }
 
-// dashes writes names of options with dashes, and -O as the option that it is short for.
+// dashes writes names of options with dashes, and -O as its long form.
 func dashes(args []word) []word {
 	var list []word
 	for i, w := range args {
@@ -155,8 +155,8 @@ func dashes(args []word) []word {
 	return list
 }
 
-// dotted collects options such as "--hf-overrides.rope.factor 2" into JSON objects,
-// an option each, which come last.
+// dotted collects options such as "--hf-overrides.rope.factor 2" into JSON objects, one
+// per option, at the end.
 func dotted(args []word) ([]word, error) {
 	var list []word
 	var names []string
@@ -201,11 +201,11 @@ func dotted(args []word) ([]word, error) {
 	return list, nil
 }
 
-// number is what Python's int takes, or vLLM's human_readable_int; not what JSON does.
+// number matches what Python's int or vLLM's human_readable_int accepts and JSON doesn't.
 var number = regexp.MustCompile(`^\s*([+-]?[\p{Nd}_]+|\d+(\.\d+)?[kKmMgGtT])\s*$`)
 
-// jsonValue is the value of a dotted option: JSON, or a number as people write them,
-// or a string. Of numbers only that they are is known here.
+// jsonValue is the value of a dotted option: JSON, a number in a form for people, or a
+// string. Of numbers it only keeps that they are numbers.
 func jsonValue(text string, made bool) any {
 	switch strings.TrimSpace(text) {
 	case "NaN", "Infinity", "-Infinity": // are JSON for Python
@@ -221,7 +221,7 @@ func jsonValue(text string, made bool) any {
 	return text
 }
 
-// set puts a value where keys lead, joining objects and lists with what is there.
+// set stores a value at a path of keys, and merges objects and lists with existing ones.
 func set(object map[string]any, keys []string, v any) {
 	for _, key := range keys[:len(keys)-1] {
 		inner, ok := object[key].(map[string]any)

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// FuzzCommand reads command lines, and a file of options that one may name. What is
-// taken for certain has to stand in one of the two.
+// FuzzCommand reads command lines, and a file of options that one may name. A certain
+// result has to appear in one of the two.
 func FuzzCommand(f *testing.F) {
 	files, err := filepath.Glob("testdata/commands/*.y*ml")
 	if err != nil || len(files) == 0 {

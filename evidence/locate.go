@@ -17,26 +17,26 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// Place is the directory that a model of an engine lies in.
+// Place is the directory of an engine's model.
 type Place struct {
-	Name     string // as the engine was given it
-	Revision string // as the engine was given it, "" without
+	Name     string // as given to the engine
+	Revision string // as given to the engine, "" without one
 	Path     string // absolute, as the engine's process sees it
-	// Device and Inode tell the directory apart whatever its path. They are of the
-	// moment when it was looked at.
+	// Device and Inode identify the directory whatever its path, at the moment when it was
+	// looked up.
 	Device, Inode uint64
-	// Own is the path by which this process reaches the same directory, "" if its path
-	// in the engine leads to another one here, or to none.
+	// Own is the path by which this process reaches the same directory, "" if its path in
+	// the engine leads to another directory here, or to none.
 	Own string
 }
 
 // Locate finds the directory of the engine's model, or of its draft, as vLLM does: a
-// directory of that name, from the process's working directory, or else the snapshot
-// of a model id in --download-dir, or in the cache that the environment leads to.
+// directory with that name, relative to the process's working directory, or else the
+// snapshot of a model id in --download-dir, or in the cache that the environment names.
 //
-// Errors are a [*weights.NotFound] for a model that isn't there, with the paths that
-// were tried, an [*Uncertain] for one that can't be told for certain, and an
-// [*Unreadable] where the process has ended or keeps its files from this one.
+// Errors are a [*weights.NotFound] for a model that doesn't exist, with the paths that
+// were tried, an [*Uncertain] for a model whose directory isn't certain, and an
+// [*Unreadable] if the process has ended or this process may not read its files.
 func (e *Evidence) Locate(draft bool) (*Place, error) {
 	claim := e.Model
 	if draft {
@@ -49,14 +49,14 @@ func (e *Evidence) Locate(draft bool) (*Place, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = v.close() }() // O_PATH has nothing to lose
+	defer func() { _ = v.close() }() // an O_PATH descriptor has no data to lose
 	f := &finder{e: e, v: v}
 	place, err := f.find(e.Model, e.offline)
 	if err == nil {
 		err = f.speculators(place)
 	}
 	// With HF_HUB_OFFLINE a draft that shares the model's files shares their directory;
-	// without, it has a revision of its own.
+	// otherwise it has its own revision.
 	if err == nil && draft && (!claim.shared || !e.offline) {
 		place, err = f.find(claim, false)
 	}
@@ -69,13 +69,13 @@ func (e *Evidence) Locate(draft bool) (*Place, error) {
 	return place, nil
 }
 
-// finder finds models as a process sees them.
+// finder finds models in the file system that a process sees.
 type finder struct {
 	e *Evidence
 	v *view
 }
 
-// blame tells what a file system keeps from this process apart from what isn't there.
+// blame distinguishes files that this process may not read from files that don't exist.
 func (f *finder) blame(err error) error {
 	var missing *weights.NotFound
 	var unsure *Uncertain
@@ -86,8 +86,8 @@ func (f *finder) blame(err error) error {
 	return &Unreadable{PID: f.e.PID, What: "a file", Err: err}
 }
 
-// find finds one model. cached says that vLLM takes an id from the environment's cache
-// whatever --download-dir is: its own model's, with HF_HUB_OFFLINE.
+// find finds one model. cached says that vLLM takes an id from the environment's cache and
+// ignores --download-dir: for its main model, with HF_HUB_OFFLINE.
 func (f *finder) find(c Claim, cached bool) (*Place, error) {
 	dir, err := f.absolute(c.Name)
 	if err != nil {
@@ -100,7 +100,7 @@ func (f *finder) find(c Claim, cached bool) (*Place, error) {
 		//diag model
 		// The engine was started with the path of a file. Start it with the directory that contains
 		// the file.
-		return nil, &weights.NotFound{Name: c.Name, Reason: "is a file, and no model directory", Tried: []string{dir}}
+		return nil, &weights.NotFound{Name: c.Name, Reason: "is a file, not a model directory", Tried: []string{dir}}
 	case !absent(err):
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (f *finder) find(c Claim, cached bool) (*Place, error) {
 	return f.place(c, snapshot)
 }
 
-// cache is the Hugging Face cache that vLLM takes a model id from.
+// cache is the Hugging Face cache from which vLLM takes a model id.
 func (f *finder) cache(c Claim, cached bool) (string, error) {
 	if dir := f.e.DownloadDir; dir != "" && !cached {
 		if strings.HasPrefix(dir, "~") {
@@ -151,8 +151,8 @@ func (f *finder) cache(c Claim, cached bool) (string, error) {
 	return f.e.hub, nil
 }
 
-// absolute is a path as the process means it. It isn't cleaned: "link/.." leads to
-// where the link's target lies.
+// absolute makes a path absolute as the process does. The path isn't cleaned: "link/.."
+// leads to the parent of the link's target.
 func (f *finder) absolute(name string) (string, error) {
 	if path.IsAbs(name) {
 		return name, nil
@@ -167,7 +167,7 @@ func (f *finder) absolute(name string) (string, error) {
 		//diag model PATH
 		// The model's name is a relative path, and the folder in which the engine was started was
 		// renamed or replaced. Start the engine again, with the absolute path.
-		return "", &Uncertain{Name: name, Reason: fmt.Sprintf("it is relative to the engine's working directory, which %q leads to no more", cwd)}
+		return "", &Uncertain{Name: name, Reason: fmt.Sprintf("it is relative to the engine's working directory, to which %q does not lead any more", cwd)}
 	}
 	return cwd + "/" + name, nil
 }
@@ -200,13 +200,13 @@ func changeTime(info fs.FileInfo) time.Time {
 	return time.Unix(st.Ctim.Unix())
 }
 
-// absent reports whether an error says that a path leads nowhere.
+// absent reports whether an error says that a path doesn't exist.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
-// moved gives an error if a cache's record of a branch changed since the engine began,
-// and the cache has several commits: the engine may have taken the one of before.
+// moved gives an error if a cache's record of a branch has changed since the engine began,
+// and the cache has several commits: the engine may have used the earlier one.
 func (f *finder) moved(c Claim, ref, snapshots string) error {
 	info, err := f.v.Stat(ref)
 	if err != nil {
@@ -230,11 +230,11 @@ func (f *finder) moved(c Claim, ref, snapshots string) error {
 	return &Uncertain{Name: c.Name, Reason: fmt.Sprintf("%s was written after the engine began, and there are several commits; give the engine the one that is meant with --revision", ref)}
 }
 
-// maxModelConfig is the most that is read of a config.json, as in package weights.
+// maxModelConfig is the most that is read of a config.json, in bytes, as in package weights.
 const maxModelConfig = 8 << 20
 
-// speculators gives an error for a model whose config.json names another one in whose
-// place vLLM takes it as a draft (maybe_override_with_speculators).
+// speculators gives an error for a model whose config.json names another model: vLLM then
+// loads that one, and uses this one as its draft (maybe_override_with_speculators).
 func (f *finder) speculators(main *Place) error {
 	text, _, err := f.v.read(main.Path+"/config.json", maxModelConfig)
 	if absent(err) && f.e.DownloadDir != "" {
@@ -254,8 +254,8 @@ func (f *finder) speculators(main *Place) error {
 	return nil
 }
 
-// described reads the config.json of a model id from where transformers has it, when
-// --download-dir has the weights alone.
+// described reads the config.json of a model id from transformers' cache, if
+// --download-dir has only the weights.
 func (f *finder) described(main *Place) ([]byte, error) {
 	if f.e.hub == "" {
 		return nil, &Uncertain{Name: main.Name, Reason: f.e.noHub}
@@ -272,13 +272,13 @@ func (f *finder) described(main *Place) ([]byte, error) {
 	return text, err
 }
 
-// configFile reads a file of options as the process would have when it began.
+// configFile reads a file of options as the process saw it when it began.
 func (e *Evidence) configFile(name string) ([]byte, error) {
 	v, err := e.process.view()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = v.close() }() // O_PATH has nothing to lose
+	defer func() { _ = v.close() }() // an O_PATH descriptor has no data to lose
 	f := &finder{e: e, v: v}
 	file, err := f.absolute(name)
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	newCommit = "89abcdef0123456789abcdef0123456789abcdef"
 )
 
-// engine runs vllm serve with some words in a directory, and gives what it says.
+// engine runs vllm serve with some words in a directory, and gives its evidence.
 func engine(t *testing.T, s stage) *Evidence {
 	t.Helper()
 	s.Argv = append([]string{"vllm", "serve"}, s.Argv...)
@@ -100,18 +100,18 @@ func TestLocate(t *testing.T) {
 		{line: "rel", model: "DIR/work/rel"},
 		{line: "./rel/", model: "DIR/work/rel"},
 		{line: "../models/m --revision v1", model: "DIR/models/m at v1"},
-		{line: "jump/../m", model: "DIR/work/jump/../m"}, // through the link, as the kernel goes
+		{line: "jump/../m", model: "DIR/work/jump/../m"}, // through the link, as the kernel does
 		{line: "org/model", env: hub, model: "DIR/work/org/model"},
-		{line: "file", model: `find model "file": is a file, and no model directory; tried ["DIR/work/file"]`},
+		{line: "file", model: `find model "file": is a file, not a model directory; tried ["DIR/work/file"]`},
 		{line: "DIR/none", model: `find model "DIR/none": no such directory; tried ["DIR/none"]`},
 		{line: "DIR/models/m/config.json/x", model: `find model "DIR/models/m/config.json/x": no such directory; tried ["DIR/models/m/config.json/x"]`},
-		{line: "./none", env: hub, model: `find model "./none": is no model id; tried ["DIR/work/./none"]`},
+		{line: "./none", env: hub, model: `find model "./none": is not a model id; tried ["DIR/work/./none"]`},
 		{line: "org/hub", env: hub, model: snapshot("DIR/hub", "org--hub", newCommit)},
 		{line: "org/hub --revision v1", env: hub, model: snapshot("DIR/hub", "org--hub", oldCommit) + " at v1"},
 		{line: "org/hub --revision " + oldCommit, env: hub, model: snapshot("DIR/hub", "org--hub", oldCommit) + " at " + oldCommit},
 		{line: "org/none", env: hub, model: `find model "org/none": is not in the cache; fetch the model; tried ["DIR/work/org/none" "DIR/hub/models--org--none/refs/main"]`},
 		{line: "tiny", env: []string{"HOME=" + dir + "/home"}, model: snapshot("DIR/home/.cache/huggingface/hub", "tiny", oldCommit)},
-		{line: "tiny", model: `find model "tiny": HOME is not set, and the home directory that stands for it is a matter of the engine's own system`},
+		{line: "tiny", model: `find model "tiny": HOME is not set, and only the engine's own system knows its home directory`},
 		{line: "org/rel", env: []string{"HF_HOME=cache"}, model: snapshot("DIR/work/cache/hub", "org--rel", oldCommit)},
 		{line: "org/hub --download-dir DIR/down", env: hub, model: snapshot("DIR/down", "org--hub", newCommit)},
 		{line: "org/hub --download-dir ../down", env: hub, model: snapshot("DIR/down", "org--hub", newCommit)},
@@ -154,8 +154,8 @@ func speculatorsError(name string) string {
 	return `find model "` + name + `": its config.json is in the format of speculators: the engine's model is the one that it names as the verifier; give the engine that one with --model, and this one in --speculative-config`
 }
 
-// The cache's record of a branch changed after the engine began, which may have taken
-// the commit of before.
+// The cache's record of a branch changed after the engine began, so the engine may have
+// used the earlier commit.
 func TestLocateMoved(t *testing.T) {
 	t.Parallel()
 	ref := "hub/models--org--m/refs/main"
@@ -189,7 +189,7 @@ func TestLocateMoved(t *testing.T) {
 	}
 }
 
-// What may not be read is told apart from what isn't there.
+// Locate distinguishes files that may not be read from files that don't exist.
 func TestLocateUnreadable(t *testing.T) {
 	dir := folder(t, map[string]string{"models/m/": "", "loop": "->loop"})
 	e := engine(t, stage{Argv: []string{dir + "/loop"}, Dir: dir})
@@ -203,7 +203,7 @@ func TestLocateUnreadable(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if os.Getuid() == 0 {
-		return // root may read all; TestReadHidden covers a reader that may not
+		return // root may read everything; TestReadHidden covers a reader that may not
 	}
 	if err := os.Chmod(dir+"/models", 0); err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestLocateMounts(t *testing.T) {
 		s.Argv = []string{name}
 		e := engine(t, s)
 		if name == dir+"/gone" {
-			// There it is, and here it is another one.
+			// The directory exists in the engine's namespace, and this process sees another one.
 			hide(t, dir+"/gone")
 		}
 		if got := located(t, e, false, dir); got != want {
@@ -269,7 +269,7 @@ func hide(t *testing.T, dir string) {
 	})
 }
 
-// Links that are absolute inside of a root lead to what is inside.
+// Absolute links inside of a root stay inside of it.
 func TestLocateRoot(t *testing.T) {
 	needRoot(t, "chroot")
 	snapshot := "jail/hf/hub/models--org--m/snapshots/" + oldCommit
@@ -311,7 +311,7 @@ func TestLocateRoot(t *testing.T) {
 	}
 }
 
-// A working directory that is gone has no path.
+// A removed working directory has no path.
 func TestLocateWithoutCwd(t *testing.T) {
 	dir := folder(t, map[string]string{"work/m/": "", "abs/": ""})
 	gone := engine(t, stage{Argv: []string{"m"}, Dir: dir + "/work"})
@@ -319,7 +319,7 @@ func TestLocateWithoutCwd(t *testing.T) {
 	if err := os.RemoveAll(dir + "/work"); err != nil {
 		t.Fatal(err)
 	}
-	want := `find model "m": it is relative to the engine's working directory, which "DIR/work" leads to no more`
+	want := `find model "m": it is relative to the engine's working directory, to which "DIR/work" does not lead any more`
 	if got := located(t, gone, false, dir); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// stagesVar has the processes that a helper is and starts, as JSON.
+// stagesVar tells a helper its own stage and those that it starts, as JSON.
 const stagesVar = "WCACHE_TEST_STAGES"
 
 func TestMain(m *testing.M) {
@@ -39,11 +39,11 @@ func TestMain(m *testing.M) {
 	testmain.Run(m)
 }
 
-// stage is a process that plays a part: this test's program by another name.
+// stage is a process with a role: this test's program under another name.
 type stage struct {
 	Argv []string
 	Env  []string // all of it
-	Dir  string   // "": that of its parent
+	Dir  string   // "": the directory of its parent
 
 	Session bool   // starts a session
 	Mounts  bool   // gets a mount namespace of its own
@@ -53,11 +53,11 @@ type stage struct {
 	Root   string    // becomes its root, with Dir below it
 	Hidden bool      // is not dumpable, as after setuid
 	Reads  int       // writes what Read says of this process, and ends
-	Reuse  bool      // gets a pid namespace, writes what becomes of a number there, and ends
+	Reuse  bool      // gets a pid namespace, writes what Read says of a reused pid there, and ends
 }
 
-// play is a helper's whole life: it does what its stage wants, starts the next, tells
-// its number and waits for the end of its input.
+// play is a helper's main function: it does what its stage asks, starts the next stage,
+// prints its pid and waits for the end of its input.
 func play(text string) error {
 	var stages []stage
 	if err := json.Unmarshal([]byte(text), &stages); err != nil {
@@ -111,8 +111,8 @@ func play(text string) error {
 	return err
 }
 
-// command is this program in the part of the first stage. Other users may not reach it
-// by its path.
+// command is this program in the role of the first stage. Other users may have no access to
+// its path.
 func command(stages []stage) *exec.Cmd {
 	text, err := json.Marshal(stages)
 	if err != nil {
@@ -139,7 +139,7 @@ func command(stages []stage) *exec.Cmd {
 	return c
 }
 
-// cast are running helpers, the first of them the parent of the second, and so on.
+// cast is a list of running helpers, each the parent of the next.
 type cast struct {
 	pids []int
 	end  func()
@@ -188,8 +188,8 @@ func launch(stages []stage) (c cast, err error) {
 	return c, nil
 }
 
-// reuse gives a number to a second process, and writes what is said with the evidence
-// of the first.
+// reuse gives a pid to a second process, and writes what the evidence of the first one
+// then says.
 func reuse() error {
 	err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, ""))
 	if err != nil {
@@ -204,7 +204,7 @@ func reuse() error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(20 * time.Millisecond) // no kernel comes round to a number within a tick by itself
+	time.Sleep(20 * time.Millisecond) // a kernel never reuses a pid within a tick by itself
 	first.end()
 	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(first.pids[0]-1)), 0); err != nil {
 		return err

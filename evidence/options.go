@@ -16,25 +16,25 @@ import (
 //go:embed options.txt
 var optionsText string
 
-// releases is a set of releases of vLLM, a bit each in the order of options.txt.
+// releases is a set of releases of vLLM, one bit per release in the order of options.txt.
 type releases uint8
 
-// option is one of a program's, as far as argparse needs it to tell words apart.
+// option is an option of a program, as far as argparse needs it to assign words.
 type option struct {
 	name     string // the first of its names
 	arity    byte   // how many words follow: a digit, '?', '*' or '+'
 	releases releases
 }
 
-// options are those of one program, by each of their names. A name has several entries
-// if releases differ in it.
+// options are the options of one program, by each of their names. A name has several
+// entries if releases differ.
 type options struct {
 	byName   map[string][]option
 	releases []string
 }
 
-// tables are the options of all programs, by their names. As a compiled regular
-// expression they never change, and are made when they are first asked for.
+// tables are the options of all programs, by program. Like a compiled regular expression
+// they never change; they are parsed on first use.
 var tables = sync.OnceValues(func() (map[string]options, error) { return parseOptions(optionsText) })
 
 func programOptions(program string) (options, error) {
@@ -85,7 +85,7 @@ func parseOptions(text string) (map[string]options, error) {
 	return all, nil
 }
 
-// places gives the releases in which programs, by their letters, have an option: text
+// places gives, by program letter, the releases in which the programs have an option: text
 // has groups of letters and digits, such as "abc0123,g3".
 func places(text string) map[rune]releases {
 	in := make(map[rune]releases)
@@ -107,8 +107,8 @@ func places(text string) map[rune]releases {
 
 func (o options) all() releases { return 1<<len(o.releases) - 1 }
 
-// exact is the option of a name in some releases. ok is false where they differ in it,
-// as far as words are concerned.
+// exact is the option with a name in some releases. ok is false if the releases differ in
+// how they assign words to it.
 func (o options) exact(name string, in releases) (found option, ok bool) {
 	for _, opt := range o.byName[name] {
 		switch {
@@ -122,7 +122,7 @@ func (o options) exact(name string, in releases) (found option, ok bool) {
 	return found, ok
 }
 
-// beginning lists the names that begin with prefix, in order.
+// beginning lists the option names with a prefix, in order.
 func (o options) beginning(prefix string, in releases) (names []string) {
 	for name, opts := range o.byName {
 		if strings.HasPrefix(name, prefix) && slices.ContainsFunc(opts, func(opt option) bool { return opt.releases&in != 0 }) {

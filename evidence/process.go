@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// maxText is the most that is read of a command line or an environment: more than
-	// Linux takes for both with the usual stack limit of 8 MiB.
+	// maxText is the most that is read of a command line or an environment, in bytes: more
+	// than Linux allows for both with the usual stack limit of 8 MiB.
 	maxText = 2 << 20
-	// maxParents is how many parents are looked at. A worker is two below vllm serve,
+	// maxParents is how many parents are followed. A worker is two levels below vllm serve,
 	// or three with several API servers.
 	maxParents = 16
 )
 
-// process is what /proc/PID/stat tells. A pid and its start name a process for good: a
-// kernel that came round to a number within a tick, a hundredth of a second, would have
-// started tens of thousands of processes in it.
+// process is what /proc/PID/stat says. A pid and its start time identify a process for
+// ever: to reuse the pid within a tick, a hundredth of a second, the kernel would have to
+// start tens of thousands of processes.
 type process struct {
 	pid     int
 	start   uint64 // clock ticks since boot, field 22
@@ -56,7 +56,7 @@ func findProcess(pid int) (process, error) {
 }
 
 // parseStat reads the line of /proc/PID/stat (proc_pid_stat(5)). The name, in
-// parentheses, may hold anything.
+// parentheses, may contain anything.
 func parseStat(text []byte) (process, error) {
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -81,7 +81,7 @@ func parseStat(text []byte) (process, error) {
 	return p, errors.Join(err, e)
 }
 
-// procFile reads a file of /proc/PID; over limit bytes are an errTooLong.
+// procFile reads a file of /proc/PID; more than limit bytes are an errTooLong.
 func procFile(pid int, name string, limit int) ([]byte, error) {
 	p := process{pid: pid}
 	f, err := os.Open(procPath(pid, name))
@@ -110,7 +110,7 @@ func (p process) link(name string) (string, error) {
 	return to, p.unreadable(name, err)
 }
 
-// unreadable is an [Unreadable] of an error, nil of nil.
+// unreadable makes an [Unreadable] of an error, nil of nil.
 func (p process) unreadable(what string, err error) error {
 	if err == nil {
 		return nil
@@ -121,14 +121,14 @@ func (p process) unreadable(what string, err error) error {
 	return &Unreadable{PID: p.pid, What: what, Err: err}
 }
 
-// alive gives an error if the number is another process's by now.
+// alive gives an error if the pid now belongs to another process.
 func (p process) alive() error {
 	_, err := p.now()
 	return err
 }
 
-// hasParent gives an error if a process has another parent by now: what was read of
-// the parent's number may then be of any other process.
+// hasParent gives an error if a process has another parent now: then the data read for the
+// parent's pid may be of another process.
 func (p process) hasParent() error {
 	now, err := p.now()
 	if err == nil && now.parent != p.parent {
@@ -145,8 +145,8 @@ func (p process) now() (process, error) {
 	return now, err
 }
 
-// own reports whether all the uids of a process are this one's. The owner of /proc/PID
-// wouldn't tell: it is root for a process that isn't dumpable.
+// own reports whether all uids of a process are this user's. The owner of /proc/PID
+// isn't enough: it is root for a process that isn't dumpable.
 func (p process) own() (bool, error) {
 	text, err := procFile(p.pid, "status", 64<<10)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p process) own() (bool, error) {
 	return false, nil
 }
 
-// command is a process's command line, nil if it is too long to be looked at.
+// command is a process's command line, nil if it is too long.
 func (p process) command() ([]string, error) {
 	text, err := procFile(p.pid, "cmdline", maxText)
 	if errors.Is(err, errTooLong) {
@@ -181,8 +181,8 @@ func (p process) command() ([]string, error) {
 	return splitCommand(text), nil
 }
 
-// splitCommand takes a command line apart. A process that renamed itself leaves bytes
-// of zero behind its name, which are no words.
+// splitCommand splits a command line into words. A process that renamed itself leaves zero
+// bytes behind its name, which are not words.
 func splitCommand(text []byte) []string {
 	words := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
 	if strings.Contains(words[0], "::") {
@@ -193,12 +193,12 @@ func splitCommand(text []byte) []string {
 	return words
 }
 
-// importTime is what vLLM needs at least for importing its own modules, on any machine
-// five seconds and more: until then it has read no file that says which model is meant.
+// importTime is the least time that vLLM needs to import its own modules; on real machines
+// it takes five seconds and more. Before that it hasn't read any file that names the model.
 const importTime = time.Second
 
-// changedSince reports whether a file that was last changed at a time may have been
-// another one when the process read it.
+// changedSince reports whether a file with this change time may have had other contents
+// when the process read it.
 func (p process) changedSince(changed time.Time) (bool, error) {
 	now := time.Now() // before the other clock: a pause between makes a process older
 	var boot unix.Timespec
@@ -210,7 +210,7 @@ func (p process) changedSince(changed time.Time) (bool, error) {
 	return changed.After(now.Add(importTime - age)), nil
 }
 
-// chain is a process and its parents, up to the one that evidence comes from.
+// chain is a process and its parents, up to the process that gives the evidence.
 type chain struct {
 	processes []process
 	program   program  // of the last
@@ -220,9 +220,9 @@ type chain struct {
 
 func (c chain) last() process { return c.processes[len(c.processes)-1] }
 
-// ancestry goes from a process to the nearest parent that was started as a vLLM
-// program. It stops at a process that isn't vLLM's own: whatever that one starts, an
-// engine of its own choice too, it isn't what a parent's command line speaks of.
+// ancestry goes from a process to the nearest parent that was started as a vLLM program. It
+// stops at a process that isn't vLLM's own: such a process chooses what it starts, so a
+// parent's command line says nothing about its engines.
 func ancestry(pid int) (chain, error) {
 	var c chain
 	for next := pid; ; {
@@ -269,8 +269,8 @@ func (c chain) without(format string, args ...any) (chain, error) {
 	return c, nil
 }
 
-// unchanged gives an error if any process of the chain ended meanwhile, or if the last
-// one runs something else now: a start stays the same over execve(2).
+// unchanged gives an error if a process of the chain has ended meanwhile, or if the last
+// one runs another program now: the start time stays the same over execve(2).
 func (c chain) unchanged() error {
 	for _, p := range c.processes[:len(c.processes)-1] {
 		if err := p.hasParent(); err != nil {

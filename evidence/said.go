@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// said is what a command line says, whatever release of vLLM reads it.
+// said is what a command line says, in every release of vLLM.
 type said struct {
 	model       string
 	revision    string
@@ -19,14 +19,14 @@ type said struct {
 	speculative draft
 }
 
-// draft is what --speculative-config and the like say.
+// draft is what --speculative-config and similar options say.
 type draft struct {
 	model, revision string
-	shared          bool   // its weights are among the model's own
-	none            string // why there is no model of its own, or none that is certain
+	shared          bool   // its weights are in the model's files
+	none            string // why there is no separate model, or why it isn't certain
 }
 
-// read reads a program's command line. none is why it says nothing for certain. config
+// read reads a program's command line. none says why the result isn't certain. config
 // reads a file of options.
 func (p program) read(config func(file string) ([]byte, error)) (s said, none string) {
 	opts, err := programOptions(p.table)
@@ -78,10 +78,10 @@ func (p program) read(config func(file string) ([]byte, error)) (s said, none st
 	return p.understand(one)
 }
 
-// positional reports whether argparse takes a word that isn't an option.
+// positional reports whether argparse accepts a word that isn't an option.
 func (p program) positional() bool { return p.table == "serve" || p.table == "api_server" }
 
-// understand makes sense of one way to read a command line.
+// understand interprets one parse of a command line.
 func (p program) understand(one parsed) (s said, none string) {
 	value := func(option string) (word, bool) {
 		w, ok := one.values[option]
@@ -129,7 +129,7 @@ func speculation(value func(option string) (word, bool)) draft {
 	config := make(map[string]any)
 	text, given := value("--speculative-config")
 	if given {
-		// A character that isn't UTF-8, or that JSON has as half of one, would be
+		// A character that isn't UTF-8, or half of a surrogate pair in JSON, would become
 		// another one here.
 		var object map[string]any
 		if err := json.Unmarshal([]byte(text.text), &object); err != nil || object == nil || !utf8.ValidString(text.text) {
@@ -174,7 +174,7 @@ func speculation(value func(option string) (word, bool)) draft {
 	case method == "ngram", method == "[ngram]", method == "ngram_gpu", method == "suffix", method == "extract_hidden_states", method == "custom_class":
 		return draft{none: fmt.Sprintf("speculative method %q has no model of its own", method)}
 	case method == "" && (d.model == "ngram" || d.model == "[ngram]" || className.MatchString(d.model)):
-		return draft{none: fmt.Sprintf("speculative model %q is a method, and no model", d.model)}
+		return draft{none: fmt.Sprintf("speculative model %q is a method, not a model", d.model)}
 	case d.model != "":
 		return d
 	case (strings.HasSuffix(method, "mtp") || method == "dspark") && config["num_speculative_tokens"] != nil:
@@ -184,11 +184,11 @@ func speculation(value func(option string) (word, bool)) draft {
 	return draft{none: fmt.Sprintf("--speculative-config names no model for method %q", method)}
 }
 
-// className is what vLLM takes for the name of a Python class instead of a model's
-// (_is_custom_proposer_path).
+// className matches texts that vLLM takes for the name of a Python class instead of a
+// model (_is_custom_proposer_path).
 var className = regexp.MustCompile(`^[\p{L}_][\p{L}\p{Nd}_]*(\.[\p{L}_][\p{L}\p{Nd}_]*)+$`)
 
-// claims are what a command line says of the two models.
+// claims are the claims of a command line about both models.
 func (s said) claims() (model, proposer Claim) {
 	model = Claim{Name: s.model, Revision: s.revision}
 	switch d := s.speculative; {

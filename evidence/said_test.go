@@ -47,7 +47,7 @@ func TestSays(t *testing.T) {
 		{line: "vllm serve --model.x 1", none: "the value of --model can't be told for certain"},
 		{line: "vllm serve --enforce-eager.x 1", none: "the model's name can't be told for certain"},
 
-		// Of a release that isn't known: what is certain whatever the option is.
+		// An unknown release: only what is certain whatever the option means.
 		{line: "vllm serve m --new-flag", want: is("m", "", "")},
 		{line: "vllm serve m --new-option 1 --revision v1", want: is("m", "v1", "")},
 		{line: "vllm serve --new-option=1 m --revision v1", want: is("m", "v1", "")},
@@ -102,8 +102,8 @@ func TestDraft(t *testing.T) {
 		{[]string{"-sc", `{"method":"mtp"}`}, draft{none: `--speculative-config names no model for method "mtp"`}},
 		{[]string{"-sc", `{"method":"ngram","model":"x"}`}, draft{none: `speculative method "ngram" has no model of its own`}},
 		{[]string{"-sc", `{"method":"suffix"}`}, draft{none: `speculative method "suffix" has no model of its own`}},
-		{[]string{"-sc", `{"model":"[ngram]"}`}, draft{none: `speculative model "[ngram]" is a method, and no model`}},
-		{[]string{"-sc", `{"model":"pkg.Proposer"}`}, draft{none: `speculative model "pkg.Proposer" is a method, and no model`}},
+		{[]string{"-sc", `{"model":"[ngram]"}`}, draft{none: `speculative model "[ngram]" is a method, not a model`}},
+		{[]string{"-sc", `{"model":"pkg.Proposer"}`}, draft{none: `speculative model "pkg.Proposer" is a method, not a model`}},
 		{[]string{"-sc", `{"model":"Qwen2.5-0.5B"}`}, draft{model: "Qwen2.5-0.5B"}},
 		{[]string{"-sc", `{"model":7}`}, draft{none: `"model" in --speculative-config isn't plain text`}},
 		{[]string{"-sc", `{"model":"\ud800"}`}, draft{none: `"model" in --speculative-config isn't plain text`}},
@@ -124,7 +124,7 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-// Values of a YAML file are what PyYAML makes of them, or uncertain.
+// Values of a YAML file are read as PyYAML reads them, or are uncertain.
 func TestConfigWords(t *testing.T) {
 	known := func(name string) bool { return name == "--no-b" }
 	exact := func(texts ...string) (list []word) {
@@ -210,7 +210,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// A program's options may be secrets.
+// Descriptions leave out options, which may be secrets.
 func TestDescribe(t *testing.T) {
 	for want, argv := range map[string][]string{
 		`"python3 prog.py"`:                   {"/usr/bin/python3", "-u", "/home/me/prog.py", "--api-key", "secret"},
@@ -245,7 +245,7 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestHub(t *testing.T) {
-	const empty = " is set and empty, for which Python's libraries have other rules each"
+	const empty = " is set and empty, which Python's libraries treat differently"
 	for _, c := range []struct {
 		vars      environ
 		dir, none string
@@ -259,7 +259,7 @@ func TestHub(t *testing.T) {
 		{environ{"HF_HUB_CACHE": "$BIG/hub", "BIG": ""}, "", "BIG" + empty},
 		{environ{"HF_HUB_CACHE": "", "HOME": "/h"}, "", "HF_HUB_CACHE" + empty},
 		{environ{"HF_HOME": "~bob/hf"}, "", `HF_HOME is "~bob/hf", below another user's home directory`},
-		{environ{}, "", "HOME is not set, and the home directory that stands for it is a matter of the engine's own system"},
+		{environ{}, "", "HOME is not set, and only the engine's own system knows its home directory"},
 	} {
 		if dir, none := c.vars.hub(); dir != c.dir || none != c.none {
 			t.Errorf("%v: got %q, %q", c.vars, dir, none)

@@ -19,17 +19,17 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// view is the file system as another process sees it: from its root, in its mount
+// view is the file system that another process sees: from its root, in its mount
 // namespace. It is a [weights.Files].
 type view struct {
 	process process
 	root    *fd.FD
-	ours    bool // it is as this process sees it, too
+	ours    bool // this process sees the same
 }
 
 var _ weights.Files = (*view)(nil)
 
-// view opens it. The caller closes it.
+// view opens a view. The caller closes it.
 func (p process) view() (*view, error) {
 	n, err := unix.Open(procPath(p.pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -57,7 +57,7 @@ func (v *view) Stat(path string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // O_PATH has nothing to lose
+	defer func() { _ = f.Close() }() // an O_PATH descriptor has no data to lose
 	return f.Stat()
 }
 
@@ -66,8 +66,8 @@ func (v *view) Open(path string) (*os.File, error) {
 	return v.open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 }
 
-// open resolves links and ".." below the process's root, absolute ones too. Links that
-// lead out of it without a path, those of /proc, lead nowhere.
+// open resolves links and ".." below the process's root, absolute ones too. The links of
+// /proc that leave the root without a path fail.
 func (v *view) open(path string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	const tries = 8 // EAGAIN: something was renamed meanwhile, so that ".." might lead out
@@ -85,7 +85,7 @@ func (v *view) open(path string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(n), path), nil
 }
 
-// read reads a regular file of at most limit bytes. changed is when its inode last did.
+// read reads a regular file of at most limit bytes. changed is the change time of its inode.
 func (v *view) read(path string, limit int64) (text []byte, changed time.Time, err error) {
 	f, err := v.Open(path)
 	if err != nil {
@@ -118,7 +118,7 @@ func (p process) looksLike(other process) (bool, error) {
 			return false, err
 		}
 	}
-	// Of two mounts that have one path the one covers the other.
+	// Of two mounts at one path, one covers the other.
 	one, err := os.Stat(procPath(p.pid, "root") + "/")
 	if err != nil {
 		return false, p.unreadable("root", err)
@@ -127,8 +127,8 @@ func (p process) looksLike(other process) (bool, error) {
 	return err == nil && os.SameFile(one, two), other.unreadable("root", err)
 }
 
-// sameView says why the paths of two processes mean different files, "" if they mean
-// the same: the engine opens what the other one was told to.
+// sameView says why the paths of two processes mean different files, "" if they mean the
+// same: the engine opens the paths that the other process was given.
 func sameView(engine, told process) (why string, err error) {
 	if engine.pid == told.pid {
 		return "", nil
@@ -154,8 +154,8 @@ func sameView(engine, told process) (why string, err error) {
 	return "", nil
 }
 
-// cwd is a process's working directory as it sees it. The kernel gives it as seen from
-// the root of its mount namespace, or from here.
+// cwd is a process's working directory as the process sees it. The kernel gives the path
+// from the root of the mount namespace, or from here.
 func (p process) cwd() (string, error) {
 	cwd, err := p.link("cwd")
 	if err != nil {
@@ -168,7 +168,7 @@ func (p process) cwd() (string, error) {
 	return below(root, cwd), nil
 }
 
-// below is a path as seen from a root that lies on it, "" if it doesn't.
+// below is a path relative to a root that lies on it, "" if it doesn't lie on it.
 func below(root, dir string) string {
 	if root == "/" {
 		return dir

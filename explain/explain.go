@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package explain says why a request of an engine was not answered from memory, and what
-// the key of a model directory is made of.
+// Package explain says why an engine's request was not answered from memory, and how the
+// key of a model directory is computed.
 package explain
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// maxKey is many times what a key takes as JSON, in bytes.
+// maxKey is the limit of a key as JSON, in bytes, which is many times what a key takes.
 const maxKey = 1 << 20
 
-// ReadKey reads a key that is given as JSON text, or as the path of a file of it. It is
-// false for what can be neither, such as a model directory or a model id. The error is a
-// [*BadKey] where it is no key.
+// ReadKey reads a key that is given as JSON text, or as the path of a file with it. ok is
+// false if arg is something else, such as a model directory or a model id. The error is a
+// [*BadKey] if arg looks like a key and isn't valid.
 func ReadKey(arg string) (key fingerprint.Key, ok bool, err error) {
 	text := []byte(arg)
 	if !strings.HasPrefix(strings.TrimSpace(arg), "{") {
@@ -50,7 +50,7 @@ func ReadKey(arg string) (key fingerprint.Key, ok bool, err error) {
 	return key, true, nil
 }
 
-// BadKey is the error of what is given as a key and is none.
+// BadKey is the error for an invalid key.
 type BadKey struct{ Err error }
 
 func (e *BadKey) Error() string { return e.Err.Error() }
@@ -58,15 +58,15 @@ func (e *BadKey) Error() string { return e.Err.Error() }
 // Unwrap is for errors.Is.
 func (e *BadKey) Unwrap() error { return e.Err }
 
-// Loading is how a key would be loaded from a directory.
+// Loading says how a key would be loaded from a directory.
 type Loading struct {
-	Loader string // with the reason why this one, "" where there is a Refusal
-	Bytes  int64  // that it takes
+	Loader string // with the reason for it, "" if there is a Refusal
+	Bytes  int64  // that the weights take
 	// Refusal is why wcache would not load it.
 	Refusal string
 }
 
-// Plan tells how a key would be loaded, or why not.
+// Plan says how a key would be loaded, or why not.
 func Plan(key fingerprint.Key, dir *weights.Dir) Loading {
 	target, err := resolve.PlanDir(resolve.Options{Assume: []string{config.AssumeRope}}, key, dir)
 	var no *resolve.Refusal
@@ -79,8 +79,8 @@ func Plan(key fingerprint.Key, dir *weights.Dir) Loading {
 	return Loading{Loader: fmt.Sprintf("%s: %s", target.Loader, target.Reason), Bytes: target.Plan.Table.Bytes()}
 }
 
-// Source is what a field of a directory's key is made of, where that is more than an
-// option: "" for the others.
+// Source says what a field of a directory's key is computed from, "" if that is only
+// an option.
 func Source(field string, dir *weights.Dir) string {
 	switch field {
 	case "checkpoint":

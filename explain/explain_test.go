@@ -34,7 +34,7 @@ func compute(t *testing.T, o fingerprint.Options) fingerprint.Key {
 	return key
 }
 
-// Somebody would look for the cause of a miss in the wrong option.
+// A wrong explanation would send the user to the wrong option.
 func TestMisses(t *testing.T) {
 	options := fingerprint.Options{TPSize: 1, PPSize: 1, Release: "0.33.0"}
 	held := compute(t, options)
@@ -74,7 +74,7 @@ func TestMisses(t *testing.T) {
 	}
 }
 
-// A model's name would be taken for a key, or a broken key for a name.
+// A model's name must not be taken for a key, nor a broken key for a name.
 func TestReadKey(t *testing.T) {
 	folder := t.TempDir()
 	file := func(name, text string) string {
@@ -109,7 +109,7 @@ func TestReadKey(t *testing.T) {
 	}
 }
 
-// What wcache would not load is told with the field and the reason.
+// If wcache would not load a model, Plan gives the field and the reason.
 func TestPlan(t *testing.T) {
 	dir, err := weights.Open(checkpoint)
 	if err != nil {

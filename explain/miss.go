@@ -17,18 +17,18 @@ type Miss struct {
 	Differences []Difference `json:"differences"`
 }
 
-// Difference is a field in which a request differs from what was there for it.
+// Difference is a field in which a request differs from the memory held for it.
 type Difference struct {
 	Field     string `json:"field"`
 	Engine    any    `json:"engine"`
-	Held      any    `json:"held"`      // null where nothing alike was held, or it has no such field
-	Directory any    `json:"directory"` // null where it isn't decided by a directory's files
+	Held      any    `json:"held"`      // null if nothing similar was held, or it has no such field
+	Directory any    `json:"directory"` // null if a directory's files don't decide it
 	Option    string `json:"option"`    // what changes it
-	Decided   bool   `json:"-"`         // by the directory
+	Decided   bool   `json:"-"`         // the directory's files decide it
 }
 
-// Misses explains requests of which the latest is the first. Only that one is compared
-// with its directory, as it is now: those of the others may have changed since.
+// Misses explains requests, the latest first in the list. Only the latest is compared
+// with its directory as it is now: the directories of the others may have changed since.
 func Misses(list []control.Miss) []Miss {
 	out := make([]Miss, 0, len(list))
 	for i, m := range list {
@@ -41,8 +41,8 @@ func Misses(list []control.Miss) []Miss {
 	return out
 }
 
-// differences are the fields that explain a miss, in the key's order: those in which what
-// was held is another, and those in which the files of its directory say otherwise.
+// differences are the fields that explain a miss, in the key's order: fields in which the
+// held weights differ, and fields in which the files of the directory differ.
 func differences(m control.Miss, files []fingerprint.Difference) []Difference {
 	list := []Difference{}
 	at := func(field string) *Difference {
@@ -81,8 +81,8 @@ func differences(m control.Miss, files []fingerprint.Difference) []Difference {
 	return list
 }
 
-// fromDirectory compares a request with the directory that it was about: the one
-// that has its headers, else the one of what was most like it.
+// fromDirectory compares a request with its directory: the one that has its headers, else
+// the one of the most similar held weights.
 func fromDirectory(m control.Miss) []fingerprint.Difference {
 	paths := m.Directories
 	if len(paths) == 0 && m.Held != nil {
@@ -92,7 +92,7 @@ func fromDirectory(m control.Miss) []fingerprint.Difference {
 		return nil
 	}
 	dir, err := weights.Open(paths[0])
-	if err != nil { // gone since, which the message of the miss may say
+	if err != nil { // gone since; the message of the miss may say so
 		return nil
 	}
 	return fingerprint.Explain(m.Fingerprint, dir)

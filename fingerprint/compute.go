@@ -4,7 +4,7 @@
 package fingerprint
 
 import (
-	"crypto/md5" // what vLLM names checkpoints with, nothing is secured by it
+	"crypto/md5" // vLLM's name of a checkpoint; it secures nothing
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -18,7 +18,7 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// Uncomputable is the error for a field of a key that files alone don't settle.
+// Uncomputable is the error for a field of a key that the files alone don't determine.
 type Uncomputable struct {
 	Field  string
 	Reason string
@@ -41,15 +41,15 @@ type Options struct {
 	// DType is the engine's --dtype, such as "bfloat16"; "" is "auto".
 	DType string
 
-	// Model is the engine's --model, which is its checkpoint if the directory
-	// has no safetensors files; "" is the directory's path.
+	// Model is the engine's --model, which the key contains as its checkpoint if the
+	// directory has no safetensors files; "" is the directory's path.
 	Model string
 
-	// Set gives fields that are options of the engine and only that, such as
-	// enable_expert_parallel, the values they have in the key.
+	// Set gives the values, as the key has them, of fields that depend only on the
+	// engine's options, such as enable_expert_parallel.
 	Set []Field
 
-	// FIPS takes sha256 instead of md5, as vLLM does on such a machine.
+	// FIPS uses sha256 instead of md5, as vLLM does on a FIPS machine.
 	FIPS bool
 }
 
@@ -75,9 +75,9 @@ var optional = map[string]any{
 	"linear_backend_per_quant":   Tuple{},
 }
 
-// Compute makes the key that an engine of a release sends for a model directory.
-// The error is an [*Uncomputable] where a value depends on more than the files
-// and the options, or where the release's key has no field for an option.
+// Compute makes the key that an engine of a release sends for a model directory. The
+// error is an [*Uncomputable] if a value depends on more than the files and the
+// options, or if the release's key has no field for an option.
 func Compute(d *weights.Dir, o Options) (Key, error) {
 	if o.Release == "" {
 		o.Release = release.Newest().Version
@@ -105,7 +105,7 @@ func Compute(d *weights.Dir, o Options) (Key, error) {
 	}
 	for _, f := range o.Set {
 		if _, ok := optional[f.Name]; !ok {
-			return Key{}, &Uncomputable{f.Name, "it can't be set: it is no option, or has a place of its own"}
+			return Key{}, &Uncomputable{f.Name, "it can't be set: it is not an option, or has an option of its own"}
 		}
 		if !slices.Contains(names, f.Name) {
 			return Key{}, &Uncomputable{f.Name, fmt.Sprintf("release %s has no such field", o.Release)}
@@ -127,8 +127,8 @@ func Compute(d *weights.Dir, o Options) (Key, error) {
 	return NewKey(fields)
 }
 
-// computed are the fields that come from the files, in the order in which
-// [Explain] tells them.
+// computed are the fields that come from the files, in the order in which [Explain]
+// lists them.
 var computed = []string{"checkpoint", "model_arch", "dtype", "quantization", "quant_config_hash", "rope_parameters_hash"}
 
 type computer struct {
@@ -179,7 +179,7 @@ func (c computer) checkpoint() string {
 	return c.dir.Path
 }
 
-// sum is the hash of a text, and "" of none.
+// sum is the hash of a text; without a text it is "".
 func (c computer) sum(payload string, err error) (any, error) {
 	if payload == "" || err != nil {
 		return "", err
@@ -189,9 +189,9 @@ func (c computer) sum(payload string, err error) (any, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// quantization is the method that vLLM chooses for a checkpoint when its
-// command line names none. Others than these are renamed by rules that depend on
-// the release and the GPU.
+// quantization is the method that vLLM chooses for a checkpoint if its command line
+// names none. Methods other than these are renamed by rules that depend on the release
+// and the GPU.
 func quantization(config *hfconfig.Config) (any, error) {
 	const name = "quantization"
 	for _, m := range []any{config.Raw, config.Raw["text_config"]} {
@@ -245,7 +245,7 @@ func (c computer) dtype() (any, error) {
 	if own == "" {
 		for _, key := range []string{"vision_config", "encoder_config"} {
 			if config.Raw[key] != nil {
-				return nil, &Uncomputable{name, fmt.Sprintf("config.json has none, and %s may have a say", key)}
+				return nil, &Uncomputable{name, fmt.Sprintf("config.json has none, and %s may decide", key)}
 			}
 		}
 		var err error
@@ -261,7 +261,7 @@ func (c computer) dtype() (any, error) {
 		// `config.json` names an element type that does not exist. Correct it, or give `--dtype`.
 		return nil, &Uncomputable{name, fmt.Sprintf("torch has no dtype %q", own)}
 	}
-	// Everything else becomes what the device likes best, which differs for
+	// All other types become the device's preferred one, which differs for
 	// models that vLLM doesn't generate text with.
 	for _, suffix := range []string{"ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel"} {
 		if len(config.Architectures) > 0 && strings.HasSuffix(config.Architectures[0], suffix) {
@@ -271,11 +271,11 @@ func (c computer) dtype() (any, error) {
 	return nil, &Uncomputable{name, fmt.Sprintf("what %s becomes depends on the engine's --runner", own)}
 }
 
-// fileDType is the type of the tensors, where all have one; float32, where there
-// are smaller ones beside it.
+// fileDType is the type of the tensors if all have the same one; float32 if there are
+// smaller types beside it.
 func (c computer) fileDType() (string, error) {
 	if len(c.dir.Ignored) > 0 {
-		return "", &Uncomputable{"dtype", "config.json has none, and files that are not loaded have a say"}
+		return "", &Uncomputable{"dtype", "config.json has none, and files that are not loaded may decide"}
 	}
 	var seen []string
 	for _, files := range [][]*weights.File{c.dir.Hashed, c.dir.Load} {

@@ -19,7 +19,7 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// layout is what testdata/layouts says of a key.
+// layout is the part of a file in testdata/layouts that describes a key.
 type layout struct {
 	CheckpointDir  string         `json:"checkpoint_dir"`
 	TPSize         int            `json:"tp_size"`
@@ -56,7 +56,7 @@ func openCheckpoint(t testing.TB, name string) *weights.Dir {
 	return d
 }
 
-// options are those of the engine that a layout was recorded from.
+// options are the options of the engine that a layout was recorded from.
 func (l layout) options(release string) Options {
 	o := Options{Release: release, TPSize: l.TPSize, TPRank: l.TPRank, PPSize: l.PPSize, PPRank: l.PPRank}
 	for _, name := range slices.Sorted(maps.Keys(l.EngineArgs)) {
@@ -124,7 +124,7 @@ func recordedKey(t *testing.T, name string) (Key, bool) {
 	}
 	var k Key
 	if strings.Contains(string(raw), "__tuple__") {
-		return k, false // other values than an engine without options sends
+		return k, false // an engine without options sends other values
 	}
 	if err := json.Unmarshal(raw, &k); err != nil {
 		t.Fatalf("%s: %v", name, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// The key that an engine sends for a model directory, and why another engine's differs.
+// Computes the key that an engine sends for a model directory, and explains how another engine's key differs.
 func Example() {
 	dir, err := weights.Open("../testdata/checkpoints/llama")
 	if err != nil {

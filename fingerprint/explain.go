@@ -12,43 +12,43 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// Blame is where a difference comes from.
+// Blame says where a difference comes from.
 type Blame string
 
 const (
 	// Directory means that the engine runs on another model directory.
 	Directory Blame = "directory"
-	// Option means that the engine's command line makes the difference, whatever
-	// the directory.
+	// Option means that the engine's command line causes the difference, whatever the
+	// directory.
 	Option Blame = "option"
-	// Unknown means that the field can't be computed from this directory, so
-	// that nothing is said against it.
+	// Unknown means that the field can't be computed from this directory, so the
+	// directory may still be the right one.
 	Unknown Blame = "unknown"
 )
 
-// Difference is a field of an engine's key that isn't what the files of a
-// directory give, or of which these files say nothing for sure.
+// Difference is a field of an engine's key whose value differs from that of a
+// directory's files, or can't be computed from them.
 type Difference struct {
 	Field    string `json:"field"`
 	Engine   any    `json:"engine"`
-	Computed any    `json:"computed"` // nil where it isn't certain
-	Why      string `json:"why"`      // for people: the engine's option or the file that makes it
+	Computed any    `json:"computed"` // nil if it isn't certain
+	Why      string `json:"why"`      // for people: the engine's option or the file that causes it
 	Blame    Blame  `json:"blame"`
-	// Certain tells that the directory gives a value, and another one than the
-	// engine's. If not, its value can't be computed, such as of a config.json with
-	// values of other types than documented, and may well be the engine's: no
-	// directory may be passed over for that.
+	// Certain tells that the directory gives a value, and that it differs from the
+	// engine's. If not, the value can't be computed, such as from a config.json with
+	// values of undocumented types, and may equal the engine's: then the directory must
+	// not be excluded.
 	Certain bool `json:"certain"`
 }
 
-// Explain compares the fields of an engine's key that come from files with what
-// a directory gives: checkpoint, model_arch, dtype, quantization,
-// quant_config_hash and rope_parameters_hash, in this order, and only those that
-// the key has. An engine without options finds no difference. Fields that can't
-// be computed are in the list, as Unknown and not Certain.
+// Explain compares the fields of an engine's key that come from files with the values
+// of a directory: checkpoint, model_arch, dtype, quantization, quant_config_hash and
+// rope_parameters_hash, in this order, and only those that the key has. For an engine
+// without options, on its own directory, there is no difference. Fields that can't be
+// computed are in the list, as Unknown and not Certain.
 //
-// A checkpoint that is a model's name or path says nothing of a directory, and
-// is not compared.
+// A checkpoint that is a model's name or path says nothing about a directory, and is
+// not compared.
 func Explain(engine Key, d *weights.Dir) []Difference {
 	of, _ := release.Like(engine.Str("vllm_version"))
 	c := computer{dir: d, options: Options{FIPS: usesSHA256(engine)}, firstQuantHash: of.FirstQuantHash}
@@ -77,7 +77,7 @@ func Explain(engine Key, d *weights.Dir) []Difference {
 	return list
 }
 
-// reason leaves out the field, which is told beside it.
+// reason leaves out the field, which is shown beside it.
 func reason(err error) string {
 	var u *Uncomputable
 	if errors.As(err, &u) {
@@ -86,7 +86,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// why says what makes a field.
+// why says what determines a field.
 func why(name string, online bool, engine Key) (string, Blame) {
 	switch name {
 	case "checkpoint":
@@ -115,7 +115,7 @@ func isHash(s string) bool {
 	return (len(s) == 32 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// usesSHA256 tells from the length of its hashes which ones a key has.
+// usesSHA256 tells from the length of its hashes which kind a key has.
 func usesSHA256(k Key) bool {
 	for _, name := range []string{"checkpoint", "quant_config_hash", "rope_parameters_hash"} {
 		if s := k.Str(name); isHash(s) {

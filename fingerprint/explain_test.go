@@ -11,7 +11,7 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// An engine finds nothing wrong with the directory that it runs on, whatever its
+// Explain finds no difference between an engine and its own directory, whatever its
 // release, rank and options are.
 func TestExplainNothing(t *testing.T) {
 	for _, name := range names(t, "../testdata/layouts/*.json") {
@@ -35,7 +35,7 @@ func TestExplainNothing(t *testing.T) {
 	}
 }
 
-// W1: what tells directories of one checkpoint hash apart, and what doesn't.
+// W1: which fields tell directories of one checkpoint hash apart, and which don't.
 func TestExplain(t *testing.T) {
 	type brief struct {
 		Field string
@@ -73,7 +73,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What can't be computed of a directory is said of that field alone, and is not
+// A value that can't be computed from a directory affects only its own field, and is not
 // certain: the directory may be the engine's.
 func TestExplainUnknown(t *testing.T) {
 	const (
@@ -86,7 +86,7 @@ func TestExplainUnknown(t *testing.T) {
 	}
 	for config, want := range map[string][]Difference{
 		llama + `,"rope_theta":10000.0}`: nil,
-		llama + `,"rope_theta":10000.0,"bias":null,"mlp_bias":"no","vocab_size":1e9,"head_dim":{}}`: nil, // in no key
+		llama + `,"rope_theta":10000.0,"bias":null,"mlp_bias":"no","vocab_size":1e9,"head_dim":{}}`: nil, // in no field of a key
 		llama + `,"rope_scaling":7}`: {
 			unknown("rope_parameters_hash", rope, "rope_scaling is 7, not an object"),
 		},
@@ -128,7 +128,7 @@ func TestExplainUnknown(t *testing.T) {
 			unknown("rope_parameters_hash", rope, `_rope_type_labels is ["main"], by which transformers reads other keys in another way`),
 		},
 		`{"model_type":"llama","architectures":["LlamaForCausalLM"],"max_position_embeddings":128,"rope_theta":10000.0,"vision_config":{"dtype":"float16"}}`: {
-			unknown("dtype", "torch.bfloat16", "config.json has none, and vision_config may have a say"),
+			unknown("dtype", "torch.bfloat16", "config.json has none, and vision_config may decide"),
 		},
 	} {
 		c, err := hfconfig.Parse([]byte(config))

@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: MIT
 
 // Package fingerprint holds the key by which an engine names the weights that it
-// wants: vLLM's WeightCacheKey, an ordered set of named values whose names
-// change from release to release. It compares two keys, computes the one that a
-// release would make of a model directory, and explains how an engine's key
-// differs from it.
+// wants: vLLM's WeightCacheKey, an ordered set of named values whose names change
+// from release to release. It compares two keys, computes the key that a release would
+// send for a model directory, and explains how an engine's key differs from it.
 //
 // It follows vllm/model_executor/model_loader/weight_cache/protocol.py of vLLM
 // 0.30 to 0.33.
@@ -31,7 +30,7 @@ const (
 	maxDepth  = 4       // tuples in tuples
 )
 
-// Tuple is a value made of values, as Python's tuple.
+// Tuple is a list of values, as Python's tuple.
 type Tuple []any
 
 // Field is one named value of a key: nil, bool, int64, float64, string or
@@ -48,7 +47,7 @@ type Key struct {
 	at     map[string]int
 }
 
-// NewKey makes a key of fields in the engine class's order. It copies them; an
+// NewKey makes a key from fields in the order of the engine's class. It copies them; an
 // int becomes an int64 and a []any a [Tuple].
 func NewKey(fields []Field) (Key, error) {
 	if len(fields) > maxFields {
@@ -73,7 +72,7 @@ func NewKey(fields []Field) (Key, error) {
 	return k, nil
 }
 
-// copyValue copies a value and adds to size what it takes.
+// copyValue copies a value and adds its size to size.
 func copyValue(v any, depth int, size *int) (any, error) {
 	*size++
 	switch x := v.(type) {
@@ -82,7 +81,7 @@ func copyValue(v any, depth int, size *int) (any, error) {
 		v = int64(x)
 	case float64:
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, fmt.Errorf("%v is no value to compare", x)
+			return nil, fmt.Errorf("%v can't be compared", x)
 		}
 	case string:
 		if !utf8.ValidString(x) {
@@ -104,7 +103,7 @@ func copyValue(v any, depth int, size *int) (any, error) {
 		}
 		return t, nil
 	default:
-		return nil, fmt.Errorf("a %T is no value of a key", v)
+		return nil, fmt.Errorf("a %T can't be a value of a key", v)
 	}
 	if *size > maxValue {
 		return nil, fmt.Errorf("values take more than %d bytes", maxValue)
@@ -112,8 +111,8 @@ func copyValue(v any, depth int, size *int) (any, error) {
 	return v, nil
 }
 
-// Fields gives the fields in order. The slice is the caller's, tuples in it are
-// not to be changed.
+// Fields gives the fields in order. The slice is the caller's; the tuples in it must not
+// be changed.
 func (k Key) Fields() []Field { return slices.Clone(k.fields) }
 
 // Len is the number of fields.
@@ -128,14 +127,14 @@ func (k Key) Get(name string) (any, bool) {
 	return k.fields[i].Value, true
 }
 
-// Str is the value of a string field, "" if the key lacks it or it is no string.
+// Str is the value of a string field, "" if the key lacks it or it isn't a string.
 func (k Key) Str(name string) string {
 	v, _ := k.Get(name)
 	s, _ := v.(string)
 	return s
 }
 
-// Int is the value of an integer field, missing if the key lacks it or it is no
+// Int is the value of an integer field, missing if the key lacks it or it isn't an
 // integer.
 func (k Key) Int(name string, missing int64) int64 {
 	v, _ := k.Get(name)
@@ -145,26 +144,26 @@ func (k Key) Int(name string, missing int64) int64 {
 	return missing
 }
 
-// Bool is the value of a bool field, false if the key lacks it or it is no bool.
+// Bool is the value of a bool field, false if the key lacks it or it isn't a bool.
 func (k Key) Bool(name string) bool {
 	v, _ := k.Get(name)
 	b, _ := v.(bool)
 	return b
 }
 
-// RevisionParts is how many values a revision has that is a [Tuple]: the commit, the
-// revision as it was given, the repository's id and its type, each a string or nil.
+// RevisionParts is the number of values of a revision that is a [Tuple]: the commit, the
+// revision as given, the repository's id and its type, each a string or nil.
 const RevisionParts = 4
 
-// Revision is what a key says of the revision of a model id.
+// Revision is what a key says about the revision of a model id.
 type Revision struct {
-	Name   string // a branch, a tag or a commit as it was given, "" for none
-	Commit string // that the engine has found it to be, "" where it doesn't say
-	Repo   string // of which repository, as owner/name; "" where it doesn't say
+	Name   string // a branch, a tag or a commit as given, "" for none
+	Commit string // the commit to which the engine resolved it, "" if the key doesn't say
+	Repo   string // its repository, as owner/name; "" if the key doesn't say
 }
 
-// Revision reads the field of that name, which is text or, where the engine has asked
-// the hub, a tuple of [RevisionParts].
+// Revision reads the field of that name, which is text or, if the engine has asked the
+// hub, a tuple of [RevisionParts].
 func (k Key) Revision() Revision {
 	v, _ := k.Get("revision")
 	t, ok := v.(Tuple)
@@ -175,7 +174,7 @@ func (k Key) Revision() Revision {
 	return Revision{Name: text(1), Commit: text(0), Repo: text(2)}
 }
 
-// Exact is the commit, or else the revision as it was given.
+// Exact is the commit, or else the revision as given.
 func (r Revision) Exact() string {
 	if r.Commit != "" {
 		return r.Commit
@@ -183,8 +182,8 @@ func (r Revision) Exact() string {
 	return r.Name
 }
 
-// ID is 64 hexadecimal digits that equal keys share and no others do: a sha256
-// over names and values, sorted by name.
+// ID is 64 hexadecimal digits that are the same for equal keys and differ for others: a
+// sha256 over names and values, sorted by name.
 func (k Key) ID() string {
 	names := slices.Sorted(maps.Keys(k.at))
 	b := binary.AppendUvarint(nil, uint64(len(names)))
@@ -196,8 +195,8 @@ func (k Key) ID() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// appendValue writes a value so that no two write the same bytes: a letter for
-// the type, and a length where there may be more to come.
+// appendValue writes a value so that different values give different bytes: a letter
+// for the type, and a length if the size varies.
 func appendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case bool:
@@ -221,13 +220,13 @@ func appendValue(b []byte, v any) []byte {
 	return append(b, 'n')
 }
 
-// Equal reports whether both keys have the same fields with the same values, in
-// whatever order.
+// Equal reports whether both keys have the same fields with the same values, in any
+// order.
 func (k Key) Equal(o Key) bool { return len(Compare(k, o)) == 0 }
 
-// Compare names the fields that differ: first those of the engine's key, in its
-// order, then those that only the cached one has. A field that one side lacks
-// differs, whatever the other holds. Equal keys give nil.
+// Compare names the fields that differ: first those of the engine's key, in its order,
+// then those that only the cached key has. A field that one side lacks differs, whatever
+// its value is. Equal keys give nil.
 func Compare(engine, cached Key) []string {
 	var names []string
 	for _, f := range engine.fields {

@@ -26,11 +26,11 @@ func TestNewKeyRefuses(t *testing.T) {
 		{[]Field{{"", 1}}, `make key: field name "" is empty, over 256 bytes, or not UTF-8`},
 		{[]Field{{"\xff", 1}}, `make key: field name "\xff" is empty, over 256 bytes, or not UTF-8`},
 		{[]Field{{"a", 1}, {"a", 1}}, `make key: field "a" twice`},
-		{[]Field{{"a", int32(1)}}, `make key: field "a": a int32 is no value of a key`},
-		{[]Field{{"a", map[string]any{}}}, `make key: field "a": a map[string]interface {} is no value of a key`},
+		{[]Field{{"a", int32(1)}}, `make key: field "a": a int32 can't be a value of a key`},
+		{[]Field{{"a", map[string]any{}}}, `make key: field "a": a map[string]interface {} can't be a value of a key`},
 		{[]Field{{"a", "\xff"}}, `make key: field "a": string "\xff" is not UTF-8`},
-		{[]Field{{"a", math.NaN()}}, `make key: field "a": NaN is no value to compare`},
-		{[]Field{{"a", Tuple{math.Inf(1)}}}, `make key: field "a": +Inf is no value to compare`},
+		{[]Field{{"a", math.NaN()}}, `make key: field "a": NaN can't be compared`},
+		{[]Field{{"a", Tuple{math.Inf(1)}}}, `make key: field "a": +Inf can't be compared`},
 		{[]Field{{"a", deep}}, `make key: field "a": more than 4 tuples in each other`},
 		{[]Field{{"a", strings.Repeat("x", maxValue)}}, `make key: field "a": values take more than 1048576 bytes`},
 		{many, `make key: 257 fields are over the limit of 256`},
@@ -101,7 +101,7 @@ func TestID(t *testing.T) {
 	}
 }
 
-// P7: each differing rank alone. P8: fields that only one release knows.
+// P7: each rank alone makes keys differ. P8: so do fields that only one release has.
 func TestCompare(t *testing.T) {
 	base := layoutKey(t, "llama-tp2r0")
 	lacks := func(k Key, name string) Key {
@@ -158,7 +158,7 @@ func TestKeyTextRefuses(t *testing.T) {
 		``:                                       "decode key: not an object",
 		`[]`:                                     "decode key: not an object",
 		`{"a":1,"a":2}`:                          `make key: field "a" twice`,
-		`{"a":{"b":1}}`:                          `decode key: field "a": an object is no value of a key`,
+		`{"a":{"b":1}}`:                          `decode key: field "a": an object can't be a value of a key`,
 		`{"a":[[[[[1]]]]]}`:                      `decode key: field "a": more than 4 arrays in each other`,
 		`{"a":1} x`:                              "decode key: text after the end",
 		`{"a":1`:                                 "decode key: EOF",

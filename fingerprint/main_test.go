@@ -20,8 +20,8 @@ func mustKey(t testing.TB, fields ...Field) Key {
 	return k
 }
 
-// with is a key in which some fields have other values; fields that it lacks are
-// put at the end.
+// with changes the values of some fields; fields that the key lacks are added at the
+// end.
 func with(t testing.TB, k Key, changed ...Field) Key {
 	t.Helper()
 	fields := k.Fields()

@@ -3,7 +3,7 @@
 
 package fingerprint
 
-// options are what makes a field what it is, as "vllm serve" of 0.30 to 0.33 calls
+// options are what determines each field, named as "vllm serve" of 0.30 to 0.33 names
 // it: get_key of vllm/model_executor/model_loader/weight_cache/protocol.py and
 // vllm/engine/arg_utils.py.
 var options = map[string]string{
@@ -31,7 +31,7 @@ var options = map[string]string{
 	"linear_backend_per_quant":   "--kernel-config",
 }
 
-// OptionOf is what people change to change a field of an engine's key: an option
-// of the engine's command line, or a word on where else it comes from. It is ""
-// for a field that isn't known.
+// OptionOf is what the user has to change to change a field of an engine's key: an option
+// of the engine's command line, or a description of another cause. It is "" for an
+// unknown field.
 func OptionOf(field string) string { return options[field] }

@@ -9,7 +9,7 @@ import (
 	"github.com/wcache/wcache/release"
 )
 
-// Every field of every release that is known can be changed by something.
+// Every field of every known release has an option or a cause.
 func TestOptionOf(t *testing.T) {
 	for _, r := range release.All() {
 		for _, name := range r.Key {

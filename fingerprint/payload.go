@@ -16,7 +16,7 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// RopePayload is the text that vLLM takes rope_parameters_hash of:
+// RopePayload is the text that vLLM hashes for rope_parameters_hash:
 // hash_rope_parameters of its protocol.py. The error is an [*Uncomputable].
 func RopePayload(c *hfconfig.Config) (string, error) {
 	if err := c.Check(hfconfig.RopeParameters); err != nil {
@@ -32,9 +32,8 @@ func RopePayload(c *hfconfig.Config) (string, error) {
 	}))), nil
 }
 
-// QuantPayload is the text that vLLM 0.32 and later take quant_config_hash of,
-// for an engine without a quantization option of its own. The error is an
-// [*Uncomputable].
+// QuantPayload is the text that vLLM 0.32 and later hash for quant_config_hash, if the
+// engine has no quantization option. The error is an [*Uncomputable].
 func QuantPayload(c *hfconfig.Config) (string, error) {
 	q, err := quantConfig(c)
 	if err != nil {
@@ -43,8 +42,8 @@ func QuantPayload(c *hfconfig.Config) (string, error) {
 	return string(appendPython(nil, map[string]any{"checkpoint": q, "runtime": nil})), nil
 }
 
-// firstQuantPayload is that text in vLLM 0.30 and 0.31; "" means that they take
-// no hash.
+// firstQuantPayload is that text in vLLM 0.30 and 0.31; "" means that they compute no
+// hash.
 func firstQuantPayload(c *hfconfig.Config) (string, error) {
 	q, err := quantConfig(c)
 	if q == nil || err != nil {
@@ -53,10 +52,9 @@ func firstQuantPayload(c *hfconfig.Config) (string, error) {
 	return string(appendPython(nil, q)), nil
 }
 
-// quantConfig is the quantization_config that the key is made of: vLLM has by
-// then written its own spelling of quant_method into it, see
-// _normalize_quantization_config of its model_arch_config_convertor.py. nil means
-// that there is none.
+// quantConfig is the quantization_config that goes into the key. Before that, vLLM
+// writes its own spelling of quant_method into it, see _normalize_quantization_config
+// of its model_arch_config_convertor.py. nil means that there is none.
 func quantConfig(c *hfconfig.Config) (any, error) {
 	uncomputable := func(format string, args ...any) (any, error) {
 		return nil, &Uncomputable{Field: "quant_config_hash", Reason: fmt.Sprintf(format, args...)}
@@ -97,8 +95,8 @@ var modelOptMethods = map[string]string{
 
 func has(m map[string]any, key string) bool { _, ok := m[key]; return ok }
 
-// modelOpt is the quant_algo of a configuration that ModelOpt wrote, nil without
-// one. It is an error where vLLM would ask something for keys that has none.
+// modelOpt is the quant_algo of a configuration that ModelOpt wrote, else nil. It is an
+// error if a value that vLLM would take for an object is of another type.
 func modelOpt(q map[string]any) (any, error) {
 	producer, ok := q["producer"].(map[string]any)
 	if !ok && has(q, "producer") {
@@ -116,11 +114,11 @@ func modelOpt(q map[string]any) (any, error) {
 }
 
 // integral turns floats without a fraction into integers, as vLLM does for rope:
-// JSON tells 10000 from 10000.0, frequencies don't.
+// JSON distinguishes 10000 from 10000.0, frequencies don't.
 func integral(v any) any {
 	switch v := v.(type) {
 	case float64:
-		if math.IsInf(v, 0) || v != math.Trunc(v) { // NaN is unequal to itself
+		if math.IsInf(v, 0) || v != math.Trunc(v) { // NaN differs from itself
 			return v
 		}
 		n, _ := big.NewFloat(v).Int(nil)
@@ -165,7 +163,7 @@ func appendPython(b []byte, v any) []byte {
 		return append(b, ']')
 	case map[string]any:
 		b = append(b, '{')
-		for i, key := range slices.Sorted(maps.Keys(v)) { // UTF-8 sorts as code points do
+		for i, key := range slices.Sorted(maps.Keys(v)) { // UTF-8 sorts like code points
 			if i > 0 {
 				b = append(b, ", "...)
 			}

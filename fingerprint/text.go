@@ -15,8 +15,8 @@ import (
 // maxText bounds the JSON of a key; each byte of a string may take six.
 const maxText = 8 << 20
 
-// MarshalJSON writes an object with the fields in order. Tuples are arrays, and
-// a float has a point or an exponent, so that nothing is lost.
+// MarshalJSON writes an object with the fields in order. Tuples become arrays, and a
+// float has a point or an exponent, so that types are kept.
 func (k Key) MarshalJSON() ([]byte, error) {
 	b := []byte{'{'}
 	for i, f := range k.fields {
@@ -30,7 +30,7 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// UnmarshalJSON makes k the key of such an object.
+// UnmarshalJSON reads such an object into k.
 func (k *Key) UnmarshalJSON(b []byte) error {
 	if len(b) > maxText {
 		return fmt.Errorf("decode key: %d bytes are over the limit of %d", len(b), maxText)
@@ -82,7 +82,7 @@ func readJSON(d *json.Decoder, depth int) (any, error) {
 		return t.Int64()
 	case json.Delim:
 		if t != '[' {
-			return nil, fmt.Errorf("an object is no value of a key")
+			return nil, fmt.Errorf("an object can't be a value of a key")
 		}
 		if depth == maxDepth {
 			return nil, fmt.Errorf("more than %d arrays in each other", maxDepth)

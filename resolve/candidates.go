@@ -29,8 +29,8 @@ type chooser struct {
 
 	dirs     []string // candidates, without links
 	open     map[string]*weights.Dir
-	unsure   []error // of directories that may be candidates
-	excluded []error // why others are none
+	unsure   []error // why directories that may be candidates can't be checked
+	excluded []error // why others aren't candidates
 }
 
 func (c *chooser) choose() (Choice, error) {
@@ -79,7 +79,7 @@ func (c *chooser) choose() (Choice, error) {
 	if partly, passing := c.partly(); partly != "" {
 		return Choice{}, c.uncertain(partly, passing)
 	}
-	c.basis.gone = c.answer.Gone
+	c.basis.gone = anyGone
 	if gone := c.o.mayMean(c.answer.Gone); gone != nil {
 		//diag certain DIRECTORY TIME
 		// Another directory had the headers when the engine may have read them, and was removed or
@@ -102,8 +102,8 @@ func (c *chooser) choose() (Choice, error) {
 	return choice, err
 }
 
-// narrow keeps of the candidates those that the key's revision or a pin names. A pin
-// says nothing where a snapshot of the revision can't be read now, or was there while
+// narrow keeps only the candidates that the key's revision or a pin names. A pin
+// decides nothing if a snapshot of the revision can't be read now, or existed while
 // the engine read headers.
 func (c *chooser) narrow() (Sure, bool) {
 	if c.key.Revision().Exact() != "" {
@@ -111,9 +111,10 @@ func (c *chooser) narrow() (Sure, bool) {
 			c.dirs = slices.DeleteFunc(c.dirs, func(d string) bool { return !isSnapshot(d) })
 			return ByRevision, true
 		}
-		c.basis.gone = slices.DeleteFunc(slices.Clone(c.answer.Gone), func(g index.Gone) bool { return !c.ofRevision(g.Path) })
+		c.basis.gone = snapshotGone
+		gone := slices.DeleteFunc(slices.Clone(c.answer.Gone), func(g index.Gone) bool { return !c.ofRevision(g.Path) })
 		unsure := slices.ContainsFunc(c.answer.Unsure, func(u index.Unsure) bool { return c.ofRevision(u.Path) })
-		if unsure || c.o.mayMean(c.basis.gone) != nil {
+		if unsure || c.o.mayMean(gone) != nil {
 			return "", false
 		}
 	}
@@ -125,8 +126,8 @@ func (c *chooser) narrow() (Sure, bool) {
 	return "", false
 }
 
-// revision drops snapshots of Hugging Face caches that are of another revision than
-// the key's, where the key names one.
+// revision drops snapshots of a Hugging Face cache that belong to another revision than
+// the key's, if the key names one.
 func (c *chooser) revision() error {
 	want := c.key.Revision().Exact()
 	if want == "" {
@@ -140,7 +141,7 @@ func (c *chooser) revision() error {
 		}
 		//diag model DIRECTORY REVISION
 		// The engine asks for a revision, and the directory that fits is the snapshot of another
-		// one or of none. Fetch that revision, or start the engine with the directory.
+		// revision, or isn't a snapshot. Fetch that revision, or start the engine with the directory.
 		of = append(of, fmt.Sprintf("%s is not revision %q", dir, want))
 		return !c.ofRevision(dir)
 	})
@@ -171,7 +172,7 @@ func (c *chooser) ofRevision(dir string) bool {
 
 var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// isSnapshot reports whether a directory is one of a Hugging Face cache:
+// isSnapshot reports whether a directory is a snapshot in a Hugging Face cache:
 // models--OWNER--NAME/snapshots/COMMIT.
 func isSnapshot(dir string) bool {
 	parent := filepath.Dir(dir)
@@ -179,14 +180,14 @@ func isSnapshot(dir string) bool {
 		strings.HasPrefix(filepath.Base(filepath.Dir(parent)), "models--")
 }
 
-// ofRepo reports whether a snapshot is one of a repository; of "" each one is.
+// ofRepo reports whether a snapshot belongs to a repository; "" stands for any repository.
 func ofRepo(snapshot, repo string) bool {
 	folder := filepath.Base(filepath.Dir(filepath.Dir(snapshot)))
 	return repo == "" || folder == "models--"+strings.ReplaceAll(repo, "/", "--")
 }
 
-// readRef gives the commit that a branch or tag leads to, "" where that isn't
-// recorded.
+// readRef gives the commit that a branch or tag points to, "" if the cache doesn't
+// record it.
 func readRef(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -195,7 +196,7 @@ func readRef(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// refsAre reports whether refs hold what they held: pairs of path and commit.
+// refsAre reports whether refs, pairs of path and commit, still hold these commits.
 func refsAre(refs []string) bool {
 	for i := 0; i+1 < len(refs); i += 2 {
 		if readRef(refs[i]) != refs[i+1] {
@@ -205,8 +206,8 @@ func refsAre(refs []string) bool {
 	return true
 }
 
-// exclude drops candidates that the key certainly doesn't mean: another
-// architecture, quantization or rope parameters. What can't be read excludes nothing.
+// exclude drops candidates that the key certainly doesn't mean: their architecture,
+// quantization or rope parameters differ. A candidate that can't be read stays.
 func (c *chooser) exclude() {
 	var left []string
 	for _, path := range c.dirs {
@@ -229,7 +230,7 @@ func (c *chooser) exclude() {
 	c.dirs = left
 }
 
-// equal gives the first candidate if all of them hold the same.
+// equal gives the first candidate if all candidates hold the same model.
 func (c *chooser) equal(by Sure) (Choice, error) {
 	var first *weights.Dir
 	for _, path := range c.dirs {
@@ -257,9 +258,9 @@ func (c *chooser) equal(by Sure) (Choice, error) {
 		}
 		if !same {
 			//diag model NUMBER LIST
-			// Fine-tunes of one model have the same headers, and the engine's request tells no
-			// difference. Start the engine as `vllm serve DIRECTORY`, or name the one that is meant
-			// in `pins`.
+			// Fine-tunes of one model have the same headers, and the engine's request doesn't tell them
+			// apart. Start the engine as `vllm serve DIRECTORY`, or name the directory that is meant in
+			// `pins`.
 			return Choice{}, &Refusal{
 				Field:  "checkpoint",
 				Reason: fmt.Sprintf("%d model directories have the same headers and different weights: %s", len(c.dirs), strings.Join(c.dirs, ", ")),
@@ -270,7 +271,7 @@ func (c *chooser) equal(by Sure) (Choice, error) {
 	return Choice{Dir: c.dirs[0], Sure: by}, nil
 }
 
-// settle are the lines that make a directory certain.
+// settle is the advice that makes one of the directories certain.
 func settle(dirs []string) string {
 	dir := "DIR"
 	if len(dirs) > 0 {
@@ -279,7 +280,7 @@ func settle(dirs []string) string {
 	return fmt.Sprintf("start the engine as: vllm serve %s; or name the one that is meant in wcache.toml: pins = [%q]", dir, dir)
 }
 
-// uncertain words why no directory is certain.
+// uncertain makes the error that says why no directory is certain.
 func (c *chooser) uncertain(reason string, passing bool) error {
 	switch len(c.dirs) {
 	case 0:
@@ -309,13 +310,13 @@ func (c *chooser) uncertain(reason string, passing bool) error {
 	return &Refusal{Field: "checkpoint", Reason: reason, Hint: settle(c.dirs)}
 }
 
-// partly names the roots that are not completely known, "" for none, and tells whether
+// partly names the roots that are not completely known, "" if all are, and tells whether
 // asking again may help.
 func (c *chooser) partly() (reason string, passing bool) {
 	var list []string
 	for _, r := range c.answer.Roots {
 		if r.State == index.Hung && r.Whole {
-			continue // its directories are known, and those of this hash are unsure
+			continue // its directories are known, and unsure lists the unreadable ones
 		}
 		why := r.Reason
 		switch {
@@ -334,8 +335,8 @@ func (c *chooser) partly() (reason string, passing bool) {
 	return strings.Join(list, "; "), passing
 }
 
-// mayMean gives a directory that was there while the engine's process was, and that it
-// may have read the headers of; nil for none.
+// mayMean gives a directory that existed while the engine's process ran, so that the
+// engine may have read its headers; nil if there is none.
 func (o Options) mayMean(gone []index.Gone) *index.Gone {
 	for _, g := range gone {
 		if g.At.After(o.Began) && time.Since(g.At) < index.GoneFor {
@@ -345,7 +346,7 @@ func (o Options) mayMean(gone []index.Gone) *index.Gone {
 	return nil
 }
 
-// none is the refusal of a hash that no directory is known to have.
+// none makes the refusal of a hash that no known directory has.
 func (c *chooser) none() error {
 	//diag model HASH
 	// The engine's model is in no directory that the service searches. Add its folder to `roots` in
@@ -362,14 +363,14 @@ func (c *chooser) none() error {
 	return &Refusal{Field: "checkpoint", Reason: reason, Hint: hint}
 }
 
-// noneFits is the refusal of a hash whose directories are all excluded.
+// noneFits makes the refusal of a hash whose directories are all excluded.
 func (c *chooser) noneFits() error {
 	if len(c.excluded) == 1 {
 		return c.excluded[0]
 	}
 	//diag model NUMBER
-	// Each of them has a `config.json` that contradicts the engine's key; the message goes on with
-	// what differs in each. `wcache explain KEY DIRECTORY` shows all fields.
+	// Each of them has a `config.json` that contradicts the engine's key; the rest of the message
+	// lists the differences of each. `wcache explain KEY DIRECTORY` shows all fields.
 	r := &Refusal{Field: "checkpoint", Reason: fmt.Sprintf("%d model directories have these headers and none fits", len(c.excluded))}
 	for _, err := range c.excluded {
 		var one *Refusal

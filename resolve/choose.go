@@ -17,21 +17,21 @@ import (
 	"github.com/wcache/wcache/weights/index"
 )
 
-// Sure is by what it is certain which directory a key means. A key with a checkpoint
-// hash covers headers and no data, so that several directories may fit it.
+// Sure says why it is certain which directory a key means. The checkpoint hash of a key
+// covers headers and not data, so several directories may fit.
 type Sure string
 
-// What makes a directory certain, the surest first.
+// The reasons that make a directory certain, the strongest first.
 const (
 	ByEngine   Sure = "engine"   // the engine was started with it
 	ByName     Sure = "name"     // the key names it, or a model id that leads to it
 	ByRevision Sure = "revision" // it is the snapshot of the key's revision
 	ByPin      Sure = "pin"      // it is pinned
-	ByContent  Sure = "content"  // all directories that are known to fit hold the same
+	ByContent  Sure = "content"  // all known directories that fit hold the same model
 	ByOnly     Sure = "only"     // no other is known, and every root was searched whole
 )
 
-// Text says the same for people.
+// Text gives the reason in words for people.
 func (s Sure) Text() string {
 	switch s {
 	case ByEngine:
@@ -54,11 +54,12 @@ func (s Sure) Text() string {
 type Index interface {
 	Lookup(ctx context.Context, hash string) (index.Answer, error)
 	Current(hash string, version uint64) bool
+	Gone(hash string) []index.Gone
 }
 
-// Started is the model that an engine was started with, as its process says.
+// Started is the model that an engine was started with, read from its process.
 type Started struct {
-	Name string // as given there
+	Name string // as on its command line
 	Dir  string // the path by which this process reaches it
 	By   string // the process, for people
 }
@@ -72,18 +73,38 @@ type Choice struct {
 	basis   basis
 }
 
-// basis is what a choice rests on where no engine said its model.
+// basis records what a choice depends on, if the engine didn't name its model.
 type basis struct {
 	hash    string // "": nothing
 	version uint64 // of the index's answer
 	pins    []string
-	refs    []string     // of hub caches, with what they held
-	gone    []index.Gone // that other engines than this one may mean
+	refs    []string // of hub caches, with the commits that they held
+	gone    goneMatters
+}
+
+// goneMatters says which directories that went a short time ago another engine may mean.
+type goneMatters int
+
+const (
+	noneGone     goneMatters = iota
+	snapshotGone             // those of hub caches: the key names a revision
+	anyGone
+)
+
+// of gives those that matter.
+func (m goneMatters) of(list []index.Gone) []index.Gone {
+	switch m {
+	case anyGone:
+		return list
+	case snapshotGone:
+		return slices.DeleteFunc(slices.Clone(list), func(g index.Gone) bool { return !isSnapshot(g.Path) })
+	}
+	return nil
 }
 
 // Choose finds the one directory that a key means. Started is what the engine's
-// process says, nil where it says nothing. A no is a [*Refusal] where it lasts and an
-// [*Uncertain] where it passes; other errors come from the file system.
+// process says, nil if it says nothing. A lasting refusal is a [*Refusal], a passing
+// one an [*Uncertain]; other errors come from the file system.
 func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Started) (Choice, error) {
 	if started != nil {
 		dir, err := real(started.Dir)
@@ -122,8 +143,8 @@ func Choose(ctx context.Context, o Options, key fingerprint.Key, started *Starte
 	return choice, nil
 }
 
-// resolvedSince gives, for a snapshot to which a branch leads now, the one to which it
-// led when the engine asked the hub, if the key says that it is another one.
+// resolvedSince takes a snapshot to which a branch points now. If the key says that the
+// branch pointed to another one when the engine asked the hub, it gives that one.
 func resolvedSince(dir string, r fingerprint.Revision) (string, error) {
 	if r.Commit == "" || !isSnapshot(dir) || filepath.Base(dir) == r.Commit || !ofRepo(dir, r.Repo) {
 		return dir, nil
@@ -147,30 +168,29 @@ func Named(path string) (Choice, error) {
 	return Choice{Dir: dir, Sure: ByName}, err
 }
 
-// Still reports whether Choose would come to the same choice, which it tells from what
-// that rests on: the index's word that no directory of the hash has come, gone or
-// changed, the pins, and the branches. It is false for a choice that is as cheap to make
-// anew.
+// Still reports whether Choose would come to the same choice. It compares what the choice
+// depends on: the index (no directory of the hash came, went or changed), the pins, and
+// the branches. It is false for a choice that costs no more to make again.
 func (c Choice) Still(o Options) bool {
 	b := c.basis
 	if b.hash == "" || o.Strict && (c.Sure == ByOnly || c.Sure == ByContent) {
 		return false
 	}
-	if o.mayMean(b.gone) != nil {
+	if !o.Index.Current(b.hash, b.version) { // which takes over what the kernel has told
 		return false
 	}
-	return o.Index.Current(b.hash, b.version) && slices.Equal(b.pins, RealPins(o.Pins)) && refsAre(b.refs)
+	return o.mayMean(b.gone.of(o.Index.Gone(b.hash))) == nil && slices.Equal(b.pins, RealPins(o.Pins)) && refsAre(b.refs)
 }
 
-// Blame words the error of [Plan] for a choice: a directory that the engine named
-// itself and that isn't what its key says has changed since.
+// Blame makes the error for a [Plan] of this choice that failed. If the engine was started
+// with the directory and the key doesn't fit it, the files have changed since.
 func (c Choice) Blame(err error) error {
 	var no *Refusal
 	if c.started == nil || !errors.As(err, &no) || no.Field != "checkpoint" {
 		return err
 	}
 	//diag model PROCESS MODEL REASON
-	// Somebody has replaced the files since the engine read their headers. Start the engine again.
+	// The files were replaced since the engine read their headers. Start the engine again.
 	return &Refusal{
 		Field: "checkpoint",
 		Reason: fmt.Sprintf("%s was started with %s, and the files there are not those that the engine has read: %s",
@@ -191,8 +211,8 @@ func real(path string) (string, error) {
 	return dir, nil
 }
 
-// RealPins are pinned directories without links, in order. One that isn't there can't
-// be meant, and is left out.
+// RealPins gives the pinned directories without links, in order. It leaves out
+// directories that don't exist.
 func RealPins(pins []string) []string {
 	var list []string
 	for _, p := range pins {

@@ -23,6 +23,7 @@ type answered struct{ index.Answer }
 
 func (a *answered) Lookup(context.Context, string) (index.Answer, error) { return a.Answer, nil }
 func (a *answered) Current(_ string, version uint64) bool                { return version == a.Version }
+func (a *answered) Gone(string) []index.Gone                             { return a.Answer.Gone }
 
 // knows is an answer with these directories.
 func knows(dirs ...string) *answered {
@@ -33,7 +34,7 @@ func knows(dirs ...string) *answered {
 	return a
 }
 
-// Each way to be certain, and that a surer one goes first.
+// Each reason for certainty is found, and the strongest one wins.
 func TestChoose(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
@@ -75,13 +76,13 @@ func TestChoose(t *testing.T) {
 	once.Roots = []index.Root{{Path: "/net", State: index.Hung, Reason: "it does not answer", Whole: true}}
 	now := time.Now()
 	gone := knows(a)
-	gone.Gone = []index.Gone{{Path: "/models/gone", At: now}}
+	gone.Answer.Gone = []index.Gone{{Path: "/models/gone", At: now}}
 	forgotten := knows(a)
-	forgotten.Gone = []index.Gone{{Path: "/models/gone", At: now.Add(-index.GoneFor)}}
+	forgotten.Answer.Gone = []index.Gone{{Path: "/models/gone", At: now.Add(-index.GoneFor)}}
 	torn := knows(a)
 	torn.Unsure = []index.Unsure{{Path: snapshot(one), Err: errors.New("it is being written")}}
 	fled := knows(a)
-	fled.Gone = []index.Gone{{Path: snapshot(one), At: now}}
+	fled.Answer.Gone = []index.Gone{{Path: snapshot(one), At: now}}
 	unsure := knows(a)
 	unsure.Unsure = []index.Unsure{{Path: "/models/x", Err: errors.New("it is being written")}}
 	settles := func(dir string) string {
@@ -193,7 +194,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A choice is made anew when what it rests on is another thing.
+// A choice is made again if something that it depends on has changed.
 func TestStill(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
@@ -236,7 +237,7 @@ func TestStill(t *testing.T) {
 	if c = choose(); c.Sure != ByContent || !c.Still(o) {
 		t.Errorf("got %s by %s", c.Dir, c.Sure)
 	}
-	x.Gone = []index.Gone{{Path: "/models/gone", At: time.Now()}}
+	x.Answer.Gone = []index.Gone{{Path: "/models/gone", At: time.Now()}}
 	o.Began = time.Now().Add(time.Minute)
 	if c = choose(); !c.Still(o) {
 		t.Error("one was gone before the engine began")
@@ -245,7 +246,7 @@ func TestStill(t *testing.T) {
 	if c.Still(o) {
 		t.Error("an engine may mean one that is gone, and the choice was another's")
 	}
-	x.Gone = nil
+	x.Answer.Gone = nil
 	o.Strict = true
 	if c.Still(o) {
 		t.Error("it is not enough any more")
@@ -256,8 +257,8 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// What an engine was started with and what it asks for are two things where files were
-// replaced in between.
+// If files were replaced after the engine started, the error says so: the key no longer
+// fits the directory that the engine was started with.
 func TestBlame(t *testing.T) {
 	root := t.TempDir()
 	a := model(t, root, "llama", "a")

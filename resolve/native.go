@@ -13,7 +13,7 @@ import (
 	"github.com/wcache/wcache/layout"
 )
 
-// native reads a key as orders to the native planner, and refuses one that asks
+// native reads a key as options of the native planner, and refuses a key that asks
 // for more than the planner knows.
 func native(key fingerprint.Key, assume []string) (layout.Options, error) {
 	opt, err := layout.OptionsOf(key)
@@ -36,8 +36,8 @@ func native(key fingerprint.Key, assume []string) (layout.Options, error) {
 	return opt, nil
 }
 
-// complete refuses a key with other fields than its release sends. One that isn't
-// known may shape the weights, and one that is missing may have been changed.
+// complete refuses a key whose fields aren't the ones that its release sends. An unknown
+// field may change the weights, and a missing one shows that the engine's code was changed.
 func complete(key fingerprint.Key, release string) error {
 	names, _ := fingerprint.FieldNames(release) // of every release that can be planned for
 	for _, name := range names {
@@ -45,7 +45,7 @@ func complete(key fingerprint.Key, release string) error {
 			//diag unsupported VERSION
 			// The engine sent a key without a field that its release sends, so its code was
 			// changed. Use an unmodified engine, or let it load from disk.
-			return &Refusal{Field: name, Reason: fmt.Sprintf("a key of vLLM %s has it, and this one hasn't", release), Hint: odd}
+			return &Refusal{Field: name, Reason: fmt.Sprintf("the key lacks this field, which vLLM %s sends", release), Hint: odd}
 		}
 	}
 	for _, f := range key.Fields() {
@@ -53,7 +53,7 @@ func complete(key fingerprint.Key, release string) error {
 			//diag unsupported VERSION
 			// The engine sent a field that its release does not have, so its code was changed, and
 			// the field may change the weights. Use an unmodified engine, or let it load from disk.
-			return &Refusal{Field: f.Name, Reason: fmt.Sprintf("a key of vLLM %s hasn't got it: what it means for the weights is not known", release), Hint: odd}
+			return &Refusal{Field: f.Name, Reason: fmt.Sprintf("vLLM %s does not send this field; its effect on the weights is not known", release), Hint: odd}
 		}
 	}
 	return nil
@@ -61,7 +61,7 @@ func complete(key fingerprint.Key, release string) error {
 
 const odd = "run an unchanged vLLM of that version, or its own loader"
 
-// unsupported makes a Refusal of what the native loader doesn't build.
+// unsupported makes a [*Refusal] of the error for something that the native loader can't build.
 func unsupported(err error) error {
 	var no *layout.Unsupported
 	if errors.As(err, &no) {

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package resolve turns what an engine asks for into what has to be loaded: a
-// key into a model directory, and the directory into a plan. It says no where it
-// can't be sure, because an engine takes any weights that it is given.
+// Package resolve turns an engine's request into the work to load it: a key into a
+// model directory, and the directory into a plan. It refuses a request if it can't be
+// sure of the directory, because an engine accepts any weights that it is given.
 package resolve
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// Refusal is a no that lasts: asking again with the same key changes nothing
-// until somebody has done what the hint says.
+// Refusal is a lasting refusal: asking again with the same key changes nothing until
+// the user has followed the hint.
 type Refusal struct {
-	Field  string // the key's field that it hangs on
+	Field  string // the key's field that caused it
 	Reason string // for people, without a full stop
-	Hint   string // what to do, "" where nothing helps
+	Hint   string // what to do, "" if nothing helps
 }
 
 //diag - the reason is explained by itself
@@ -35,9 +35,8 @@ func (r *Refusal) Advice() string { return r.Hint }
 // Refusal is the field and the reason.
 func (r *Refusal) Refusal() (field, reason string, ok bool) { return r.Field, r.Reason, true }
 
-// Uncertain is the error where it can't be told now which directory a key means,
-// and asking again may help: a root is still being searched, or a file is being
-// written.
+// Uncertain is the error for a key whose directory can't be determined now. Asking
+// again may help: a root is still being searched, or a file is being written.
 type Uncertain struct {
 	Reason string
 	Hint   string
@@ -53,14 +52,14 @@ func (u *Uncertain) Advice() string { return u.Hint }
 // Options say where to look and what is allowed.
 type Options struct {
 	Index  Index               // the model directories that are known
-	Roots  []string            // searched for model ids, beside the Hugging Face caches of Env
+	Roots  []string            // searched for model ids, besides the Hugging Face caches of Env
 	Env    func(string) string // leads to the Hugging Face cache; nil: an empty environment
-	Pins   []string            // model directories that are meant where several fit
-	Strict bool                // that no other directory is known doesn't make one certain
+	Pins   []string            // model directories to prefer if several fit
+	Strict bool                // a directory isn't certain just because no other is known
 	Assume []string            // config.Assume
 	Began  time.Time           // when the engine's process began; zero: not known
 	CUDA   bool                // engines run on an NVIDIA GPU
-	Memory *weights.Memory     // for what is read of directories; nil: as much as each needs
+	Memory *weights.Memory     // bounds the headers and configurations read; nil: no common limit
 }
 
 // Target is what a key means.
@@ -71,8 +70,8 @@ type Target struct {
 	Reason string // why this loader
 }
 
-// Plan opens the directory that was chosen for a key, makes sure that it is what the
-// key says, and plans its load. Errors that last are [*Refusal]s.
+// Plan opens the directory that was chosen for a key, checks that it fits the key, and
+// plans its load. Lasting errors are [*Refusal]s.
 func Plan(o Options, key fingerprint.Key, path string) (*Target, error) {
 	dir, err := o.Memory.Open(context.Background(), path) // which waits a minute at most
 	if err != nil {
@@ -90,7 +89,7 @@ func Plan(o Options, key fingerprint.Key, path string) (*Target, error) {
 	return target, nil
 }
 
-// PlanDir plans the load of a directory, without asking whether it is the key's.
+// PlanDir plans the load of a directory without checking it against the key.
 func PlanDir(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) {
 	opt, err := native(key, o.Assume)
 	if err != nil {
@@ -107,9 +106,9 @@ func PlanDir(o Options, key fingerprint.Key, dir *weights.Dir) (*Target, error) 
 	}, nil
 }
 
-// match reports as a [*Refusal] the first field in which a key certainly isn't a
-// directory's, as an [*unknown] one that can't be computed. An engine's dtype is an
-// option, and says nothing of the directory.
+// match gives a [*Refusal] for the first field of the key that certainly contradicts the
+// directory, or an [*unknown] for a field that can't be computed. An engine's dtype is an
+// option, and says nothing about the directory.
 func match(key fingerprint.Key, d *weights.Dir) error {
 	var open error
 	for _, diff := range fingerprint.Explain(key, d) {
@@ -141,12 +140,12 @@ func match(key fingerprint.Key, d *weights.Dir) error {
 	return open
 }
 
-// unknown is a refusal because of what can't be computed: it excludes no candidate.
+// unknown is a refusal for a field that can't be computed: it excludes no candidate.
 type unknown struct{ error }
 
 func (u *unknown) Unwrap() error { return u.error }
 
-// lasting makes a refusal of what is wrong with a directory.
+// lasting makes a refusal of an error that only a change of the directory can solve.
 func lasting(err error) error {
 	var missing *weights.NotFound
 	if errors.As(err, &missing) {

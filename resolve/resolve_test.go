@@ -21,8 +21,7 @@ import (
 
 func TestMain(m *testing.M) { testmain.Run(m) }
 
-// recorded is the key of a recorded layout.
-// rooted is an index of what is below a folder.
+// rooted is an index of the directories below a folder.
 func rooted(t *testing.T, root string) *index.Index {
 	x := index.New(index.Options{})
 	t.Cleanup(x.Close)
@@ -56,7 +55,7 @@ func recorded(t *testing.T, name string) fingerprint.Key {
 	return doc.Key
 }
 
-// with is a key with other values of some fields; a nil function drops one.
+// with gives a key in which change has replaced or dropped fields.
 func with(t *testing.T, k fingerprint.Key, change func(fingerprint.Field) (fingerprint.Field, bool)) fingerprint.Key {
 	t.Helper()
 	var fields []fingerprint.Field
@@ -118,8 +117,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Two directories with equal headers and different weights are told apart by
-// nothing that an engine sends.
+// The engine's request can't tell two directories with equal headers and different
+// weights apart.
 func TestSameHeaders(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
@@ -163,7 +162,7 @@ func TestSameHeadersOfOtherModels(t *testing.T) {
 	}
 }
 
-// An engine's dtype is an option and says nothing of the directory.
+// An engine's dtype is an option and says nothing about the directory.
 func TestDTypeTellsNoDirectories(t *testing.T) {
 	root := t.TempDir()
 	a, b := model(t, root, "llama", "a"), model(t, root, "llama", "b")
@@ -220,8 +219,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What a field means that this release hasn't got, nobody knows here; and a key
-// that lacks one is no engine's.
+// A key is refused if it has a field that this release doesn't send, or lacks one that
+// the release does send.
 func TestFieldsOfRelease(t *testing.T) {
 	root := t.TempDir()
 	model(t, root, "llama", "llama")
@@ -232,10 +231,10 @@ func TestFieldsOfRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = resolved(t, o, more)
-	wantRefusal(t, err, &Refusal{Field: "lora_backend", Reason: "a key of vLLM 0.33.0 hasn't got it: what it means for the weights is not known", Hint: odd})
+	wantRefusal(t, err, &Refusal{Field: "lora_backend", Reason: "vLLM 0.33.0 does not send this field; its effect on the weights is not known", Hint: odd})
 	less := with(t, key, func(f fingerprint.Field) (fingerprint.Field, bool) { return f, f.Name != "moe_backend" })
 	_, err = resolved(t, o, less)
-	wantRefusal(t, err, &Refusal{Field: "moe_backend", Reason: "a key of vLLM 0.33.0 has it, and this one hasn't", Hint: odd})
+	wantRefusal(t, err, &Refusal{Field: "moe_backend", Reason: "the key lacks this field, which vLLM 0.33.0 sends", Hint: odd})
 }
 
 // Before 0.33 a key doesn't say whether rope parameters are overridden.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package systemd_test checks the unit files of this folder. What only a running
-// manager can show is tested with one, see "make test-systemd".
+// Package systemd_test checks the unit files of this folder. "make test-systemd" tests
+// the behaviour that only a running manager can show.
 package systemd_test
 
 import (
@@ -25,8 +25,8 @@ const uuid = "GPU-c0310b5e-fbba-55e6-a977-3f9ff9c728ca"
 
 var units = []string{"wcache@.socket", "wcache-draft@.socket", "wcache@.service"}
 
-// An unknown key is a line on stderr and no error to systemd-analyze, so any
-// word is one here. Manual pages come with the packages, and are checked there.
+// For systemd-analyze an unknown key is a line on stderr and not an error, so here any
+// output is an error. Manual pages come with the packages, and are checked there.
 func TestVerify(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -68,7 +68,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// Of the files that are open at its start the service must survive each.
+// The service must survive with every stored descriptor open at its start.
 func TestLimitsAgree(t *testing.T) {
 	text := read(t, "wcache@.service")
 	number := func(pattern string) int {
@@ -92,7 +92,7 @@ func TestLimitsAgree(t *testing.T) {
 	}
 }
 
-// What every socket unit has to say, for engines refuse anything wider.
+// Every socket unit has these lines, because engines refuse wider permissions.
 func TestSocketsArePrivate(t *testing.T) {
 	for _, name := range units[:2] {
 		text := read(t, name)

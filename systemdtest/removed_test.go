@@ -38,7 +38,7 @@ func TestRemovedSocket(t *testing.T) {
 			return exit == 0 && strings.Contains(out, said)
 		})
 		out, exit := wcache(t, "doctor")
-		if exit != 1 || !strings.Contains(out, "was removed: the socket unit listens on it, and engines reach nobody   -> "+mend+", which keeps what is held") {
+		if exit != 1 || !strings.Contains(out, "was removed: the socket unit listens on it, and no engine can connect   -> "+mend+", which keeps what is held") {
 			t.Errorf("%s: doctor exits %d\n%s", what, exit, out)
 		}
 		systemctl(t, "restart", sockets)

@@ -20,31 +20,31 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// Names that vLLM gives a meaning to. The indexes are SAFE_WEIGHTS_INDEX_NAME of
-// transformers and its like for Mistral's own files, from default_loader.py.
+// Names to which vLLM gives a meaning. The indexes are SAFE_WEIGHTS_INDEX_NAME of
+// transformers and its counterpart for Mistral's own files, from default_loader.py.
 const (
 	configName            = "config.json"
 	ShardIndexName        = "model.safetensors.index.json"
 	consolidatedIndexName = "consolidated.safetensors.index.json"
 )
 
-// MaxShardIndex is the limit of an index in bytes. The largest published ones
+// MaxShardIndex is the limit of an index in bytes. The largest published indexes
 // have some ten million.
 const MaxShardIndex = 64 << 20
 
 // maxNested is how many entries of subfolders are looked at, see refuseNested.
 const maxNested = 100_000
 
-// IsWeights is the pattern "*.safetensors" as Python's glob takes it: without
-// hidden files.
+// IsWeights matches a name against "*.safetensors" as Python's glob does: hidden
+// files don't match.
 func IsWeights(name string) bool {
 	return strings.HasSuffix(name, ".safetensors") && !strings.HasPrefix(name, ".")
 }
 
-// Decides reports whether a file can have a part in what vLLM makes of a directory.
-// Of JSON files all count but those that are known to have none: vLLM and
-// transformers look for more of them with each release, such as modules.json,
-// params.json and hf_quant_config.json. Python files are a model's own code.
+// Decides reports whether a file can influence what vLLM loads from a directory.
+// Every JSON file counts unless it is known to be harmless: vLLM and transformers
+// look for more of them with each release, such as modules.json, params.json and
+// hf_quant_config.json. Python files are a model's own code.
 func Decides(name string) bool {
 	if IsWeights(name) {
 		return true
@@ -58,9 +58,9 @@ func Decides(name string) bool {
 	return false
 }
 
-// harmless reports whether a file is one of published models that shapes no weights:
-// of tokenizers, image processors and chat templates, defaults of sampling, and notes
-// of training.
+// harmless reports whether a file, as published models have it, has no effect on the
+// weights: files of tokenizers, image processors and chat templates, sampling defaults,
+// and notes about training.
 func harmless(name string) bool {
 	switch name {
 	case "added_tokens.json", "all_results.json", "chat_template.json", "eval_results.json", "generation_config.json",
@@ -72,13 +72,13 @@ func harmless(name string) bool {
 	return false
 }
 
-// IsConsolidated is the pattern "consolidated*.safetensors", for files in Mistral's own
-// format.
+// IsConsolidated matches a name against "consolidated*.safetensors", the files in
+// Mistral's own format.
 func IsConsolidated(name string) bool {
 	return strings.HasPrefix(name, "consolidated") && strings.HasSuffix(name, ".safetensors")
 }
 
-// choice is which files of a directory count for what, by base name.
+// choice says which files of a directory are hashed and which are loaded, by base name.
 type choice struct {
 	hashed  []string // sorted
 	load    []string // in load order
@@ -93,9 +93,9 @@ func (c *choice) names() []string {
 	return slices.Compact(all)
 }
 
-// choose applies vLLM's rules to the files that a survey has found. The hash
-// covers all of them, or those of the index. Loaded are the same files, unless
-// there are consolidated ones: then only these, by an index of their own.
+// choose applies vLLM's rules to the files that a survey has found. The hash covers
+// all of them, or those that the index names. The same files are loaded, unless there
+// are consolidated ones: then vLLM loads only these, by an index of their own.
 func choose(dir string, have map[string]stamp.Stamp) (*choice, error) {
 	var all, consolidated []string
 	for name := range have {
@@ -149,7 +149,7 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 	}
 	path := filepath.Join(dir, index)
 	if at == (stamp.Stamp{}) {
-		return nil, dangling(path) // vLLM would go on as if there were none, with files that may be no part of the model
+		return nil, dangling(path) // vLLM would go on without the index, and load files that may not belong to the model
 	}
 	shards, err := readShardIndex(path)
 	if err != nil {
@@ -165,9 +165,9 @@ func indexedFiles(dir, index string, files []string, have map[string]stamp.Stamp
 	return shards, nil
 }
 
-// Covered holds the names that an index gives against vLLM's rules: files are the
-// weights beside it, path is the index's own. It gives the names that are not there,
-// which vLLM wants as well. The error is an [*Unusable].
+// Covered checks the names in an index by vLLM's rules: shards are the names, files the
+// weights beside the index, and path is the index. It returns the names that vLLM needs
+// and that don't exist. The error is an [*Unusable].
 func Covered(path string, shards, files []string) (missing []string, err error) {
 	there := set(files)
 	for _, name := range shards {
@@ -182,7 +182,7 @@ func Covered(path string, shards, files []string) (missing []string, err error) 
 			// The index belongs to weights in another format, such as `.bin`. Remove the index if
 			// the directory also has safetensors files, or fetch a safetensors version of the
 			// model.
-			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is no .safetensors file", name)}
+			return nil, &Unusable{Path: path, Reason: fmt.Sprintf("names %q, which is not a .safetensors file", name)}
 		case !there[name]:
 			missing = append(missing, name)
 		}
@@ -191,7 +191,7 @@ func Covered(path string, shards, files []string) (missing []string, err error) 
 }
 
 func readShardIndex(path string) ([]string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe reads as empty, without waiting
 	if err != nil {
 		return nil, denied(path, fmt.Errorf("open index: %w", err))
 	}
@@ -213,8 +213,8 @@ func readShardIndex(path string) ([]string, error) {
 	return shards, nil
 }
 
-// readUpTo reads a file, of which it takes the first limit bytes at most, into memory of
-// the file's size.
+// readUpTo reads a file, at most its first limit bytes, into memory of the file's
+// size.
 func readUpTo(f *os.File, limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	if info, err := f.Stat(); err == nil {
@@ -224,13 +224,13 @@ func readUpTo(f *os.File, limit int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// ParseShardIndex gives the files of an index's weight_map, sorted. Which tensor
-// it puts where is ignored, as vLLM does.
+// ParseShardIndex gives the files of an index's weight_map, sorted. Like vLLM, it
+// ignores in which file the index puts each tensor.
 func ParseShardIndex(b []byte) ([]string, error) {
 	if len(b) > MaxShardIndex {
 		return nil, fmt.Errorf("index is over the limit of %d bytes", MaxShardIndex)
 	}
-	if n := bytes.Count(b, []byte{':'}); n > MaxTensors { // at least one for a tensor; names have none
+	if n := bytes.Count(b, []byte{':'}); n > MaxTensors { // each tensor has at least one colon; its name has none
 		//diag files NUMBER NUMBER
 		// The index lists far more tensors than any model has, so it is damaged or made to use up
 		// memory. Fetch it again from a source that you trust.
@@ -238,7 +238,7 @@ func ParseShardIndex(b []byte) ([]string, error) {
 	}
 	var index map[string]json.RawMessage // a struct would take "Weight_Map" too
 	if err := json.Unmarshal(b, &index); err != nil {
-		return nil, fmt.Errorf("index is no JSON object: %w", err)
+		return nil, fmt.Errorf("index is not a JSON object: %w", err)
 	}
 	text, ok := index["weight_map"]
 	if !ok {
@@ -265,7 +265,7 @@ func ParseShardIndex(b []byte) ([]string, error) {
 var numbers = regexp.MustCompile(`[0-9]+|[^0-9]+`)
 
 // naturalOrder is the order in which vLLM loads files, _natural_sort_key of
-// weight_utils.py: digits compare as the number that they are.
+// weight_utils.py: runs of digits compare as numbers.
 func naturalOrder(a, b string) int {
 	as, bs := split(a), split(b)
 	for i := range min(len(as), len(bs)) {
@@ -280,8 +280,8 @@ func naturalOrder(a, b string) int {
 	return len(as) - len(bs)
 }
 
-// split cuts a name into other characters and digits in turn, starting with other
-// characters, none if need be.
+// split cuts a name into alternating parts, other characters and digits. The first part
+// holds other characters, and may be empty.
 func split(name string) []string {
 	parts := numbers.FindAllString(name, -1)
 	if len(parts) > 0 && parts[0][0] >= '0' && parts[0][0] <= '9' {
@@ -290,7 +290,7 @@ func split(name string) []string {
 	return parts
 }
 
-// compareNumbers compares digits of any length.
+// compareNumbers compares runs of digits of any length.
 func compareNumbers(a, b string) int {
 	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 	if len(a) != len(b) {
@@ -299,10 +299,10 @@ func compareNumbers(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// refuseNested refuses a directory that has consolidated files in its subfolders
-// alone. vLLM looks for them everywhere to decide on its rules, then finds none
-// where it loads from, and gives up. Folders that can't be read are passed over,
-// as Python does, and links to folders too; dir itself may be such a link.
+// refuseNested refuses a directory whose only consolidated files are in subfolders.
+// vLLM looks for them everywhere to decide on its rules, then finds none where it
+// loads from, and gives up. Like Python, it skips folders that can't be read and links
+// to folders; dir itself may be such a link.
 func refuseNested(dir string, c *choice) error {
 	if slices.ContainsFunc(c.load, IsConsolidated) {
 		return nil
@@ -327,8 +327,8 @@ func refuseNested(dir string, c *choice) error {
 	}
 	if found != "" {
 		//diag files
-		// A file in a subfolder has a name of the form that the engine looks for, so that it would
-		// read that in place of the weights. Move the file out of the model directory.
+		// A file in a subfolder has a name that makes the engine look for consolidated files, and
+		// the engine would find none to load. Move the file out of the model directory.
 		return &Unusable{Path: found, Reason: "makes vLLM load consolidated files, of which none is beside config.json; move it out of the model directory"}
 	}
 	return nil

@@ -33,8 +33,8 @@ func TestParseShardIndex(t *testing.T) {
 		{`{"weight_map":{"a":null}}`, nil, `weight_map gives no file for "a"`},
 		{`{"weight_map":{"a":1}}`, nil, "weight_map does not give files by tensor: json: cannot unmarshal number into Go value of type string"},
 		{`{"weight_map":["a"]}`, nil, "weight_map does not give files by tensor: json: cannot unmarshal array into Go value of type map[string]string"},
-		{`{"weight_map":{"a":"1"}}x`, nil, "index is no JSON object: invalid character 'x' after top-level value"},
-		{``, nil, "index is no JSON object: unexpected end of JSON input"},
+		{`{"weight_map":{"a":"1"}}x`, nil, "index is not a JSON object: invalid character 'x' after top-level value"},
+		{``, nil, "index is not a JSON object: unexpected end of JSON input"},
 	} {
 		got, err := ParseShardIndex([]byte(c.text))
 		text := ""
@@ -54,7 +54,7 @@ func TestParseShardIndex(t *testing.T) {
 	}
 }
 
-// An index takes no more memory than is taken for it, however it is made.
+// Parsing an index takes no more memory than was reserved for it, whatever its text.
 func TestIndexCost(t *testing.T) {
 	short, long := strings.Builder{}, strings.Builder{}
 	for i := range 200_000 {

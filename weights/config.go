@@ -12,10 +12,10 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// Unreadable is the error for a file that says what model a directory holds, and
-// that can't be read: it isn't JSON, or is over a limit. Asking again gives the same
-// answer until the file has changed. Nothing is known of the directory then, so
-// that it must not pass for another model's.
+// Unreadable is the error for a file that describes the model in a directory and
+// can't be read: it isn't JSON, or is over a limit. Asking again gives the same answer
+// until the file has changed. As the model is not known then, the directory must not be
+// taken for another model's.
 type Unreadable struct {
 	Path   string // of the file
 	Reason string // what is wrong, and what to do

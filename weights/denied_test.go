@@ -14,9 +14,9 @@ import (
 	"testing"
 )
 
-// asOther calls f with the file system rights of another user than the one that the
-// test's files belong to, or, without the right to do so, of the same one. It gives
-// the uid that they belong to. f must not leave its goroutine.
+// asOther calls f with the file system rights of a user who doesn't own the test's
+// files, or, if the test may not change its user, with the owner's rights. It returns
+// the owner's uid. f must not leave its goroutine.
 func asOther(t *testing.T, f func()) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -26,7 +26,7 @@ func asOther(t *testing.T, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		const nobody = 65534
 		if err := errors.Join(syscall.Setfsgid(nobody), syscall.Setfsuid(nobody)); err != nil {
 			t.Error(err)
@@ -37,10 +37,10 @@ func asOther(t *testing.T, f func()) {
 	<-done
 }
 
-// Case T10: files of another user's that may not be read stay so. They are named with
-// the owner, and so is a folder on the way that can't be passed.
+// Case T10: files of another user that may not be read stay unusable. The message names
+// them with their owner, and a folder on the way that may not be entered as well.
 func TestDenied(t *testing.T) {
-	root, err := os.MkdirTemp("", "denied") // t.TempDir's parents are this user's alone
+	root, err := os.MkdirTemp("", "denied") // other users can't enter the parents of t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 
 // Package weights finds model directories and says which of their files vLLM
-// loads. It reads configurations, indexes and headers; of the tensors' data it
+// loads. It reads configurations, indexes and headers. Of the tensors' data it
 // reads only what [SameContent] compares.
 //
 // The rules are vLLM's, releases 0.30 to 0.33: default_loader.py and
@@ -37,7 +37,7 @@ import (
 
 // File is a safetensors file as it was when its header was read.
 type File struct {
-	Path        string // absolute; symlinks, as of a Hugging Face snapshot, are not resolved
+	Path        string // absolute; symlinks, such as those of a Hugging Face snapshot, are not resolved
 	Base        string
 	stamp.Stamp // of the file that a symlink leads to
 	Header      *safetensors.Header
@@ -50,21 +50,21 @@ type Dir struct {
 	Path    string // absolute
 	Config  *hfconfig.Config
 	Hashed  []*File  // what the checkpoint hash covers, by base name
-	Load    []*File  // what vLLM loads, in its order; partly or wholly those of Hashed
-	Ignored []string // base names of safetensors files that are there and not loaded
+	Load    []*File  // what vLLM loads, in its order; a subset of Hashed, or all of it
+	Ignored []string // base names of safetensors files that exist and aren't loaded
 
-	have    map[string]stamp.Stamp // the survey that all of this rests on
+	have    map[string]stamp.Stamp // the survey on which all of this is based
 	used    []string               // names in have whose change matters, sorted
 	indexed bool                   // model.safetensors.index.json says which files count
 	names   places
 	headers int64 // bytes of JSON that were read
 	memory  *Memory
 	shares  []*quota.Share    // of memory
-	took    int64             // bytes of all shares, at most
+	took    int64             // bytes the total of all shares
 	lost    []runtime.Cleanup // give them back
 }
 
-// Unusable is the error for a directory that can't be loaded before somebody has
+// Unusable is the error for a directory that can't be loaded until the user has
 // changed it. Asking again gives the same answer.
 type Unusable struct {
 	Path   string // the file or directory at fault
@@ -78,21 +78,21 @@ func (e *Unusable) Error() string { return fmt.Sprintf("read weights %q: %s", e.
 
 func (e *Unusable) Unwrap() error { return e.Err }
 
-// headerReaders is how many headers are read at once, which helps where a file
-// system answers slowly.
+// headerReaders is how many headers are read at once, which helps on a slow file
+// system.
 const headerReaders = 8
 
 // Open reads a model directory's configuration, indexes and headers. Errors that
 // callers act on are [*Unusable], [*Unreadable], [*Unfinished] and [*stamp.Changed]; others
 // come from the file system.
 //
-// What it returns can be held against the files later, see [Dir.Stale]: Open waits
-// until the last write to a file is so long ago that a new one must show.
+// [Dir.Stale] can later compare the result with the files: Open waits until the last
+// write to each file is old enough that a newer one must change the file's stamp.
 func Open(path string) (*Dir, error) { return (*Memory)(nil).Open(context.Background(), path) }
 
-// Open is the function [Open], for which the directory waits for its part of the
-// memory, a minute at most; then the error is a [*Busy], or the cause of ctx's end. The
-// part is given back by [Dir.Close].
+// Open is the function [Open] with a memory limit: it waits for the directory's part of
+// the memory, at most a minute. After that the error is a [*Busy]; if ctx ends, it is
+// ctx's cause. [Dir.Close] gives the part back.
 func (m *Memory) Open(ctx context.Context, path string) (d *Dir, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -137,7 +137,7 @@ func (m *Memory) Open(ctx context.Context, path string) (d *Dir, err error) {
 	return d, nil
 }
 
-// take takes over the files that count.
+// take stores the files that count.
 func (d *Dir) take(pick *choice, files map[string]*File) {
 	d.Ignored, d.indexed = pick.ignored, pick.indexed
 	d.used = slices.Sorted(maps.Keys(files))
@@ -156,7 +156,7 @@ func (d *Dir) take(pick *choice, files map[string]*File) {
 	d.names = sortNames(d.Load)
 }
 
-// own has Close give a share back, and the collector where there is no Close.
+// own makes Close give a share back, or the garbage collector if Close is never called.
 func (d *Dir) own(share *quota.Share) {
 	d.took += share.Has()
 	d.shares = append(d.shares, share)
@@ -165,8 +165,8 @@ func (d *Dir) own(share *quota.Share) {
 	}
 }
 
-// Close gives the directory's part of a [Memory] back, for whoever is done with it. What
-// is known of it stays as it is.
+// Close gives the directory's part of a [Memory] back, and is called when the directory
+// isn't needed any more. Its fields stay valid.
 func (d *Dir) Close() {
 	for _, c := range d.lost {
 		c.Stop()
@@ -175,21 +175,21 @@ func (d *Dir) Close() {
 		s.Give()
 	}
 	if d.took >= muchMemory {
-		time.AfterFunc(time.Second, debug.FreeOSMemory) // when the caller has forgotten d
+		time.AfterFunc(time.Second, debug.FreeOSMemory) // by then the caller has dropped d
 	}
 	d.took = 0
 }
 
-// muchMemory is from how many bytes on the system gets the memory of a directory back
-// at once. Go has no reason to look for it in a process that does nothing, and would
-// keep it for minutes.
+// muchMemory is the size in bytes from which a directory's memory is returned to the
+// system at once. In an idle process Go would not collect it, and would keep it for
+// minutes.
 const muchMemory = 64 << 20
 
-// limits are those of the headers of a directory together.
+// limits bound the headers of one directory together.
 type limits struct{ bytes, tensors int64 }
 
-// openFiles reads the headers of some files. It looks how long all are before it reads
-// the first.
+// openFiles reads the headers of some files. It adds up the lengths of all headers
+// before it reads the first.
 func (d *Dir) openFiles(ctx context.Context, names []string, most limits) (map[string]*File, error) {
 	lengths := make([]int64, len(names))
 	err := each(names, func(i int) (err error) {
@@ -236,7 +236,7 @@ func (d *Dir) openFiles(ctx context.Context, names []string, most limits) (map[s
 	return byName, nil
 }
 
-// headerLength is how long the header of a file is, in bytes.
+// headerLength is the length of a file's header, in bytes.
 func (d *Dir) headerLength(base string) (n int64, err error) {
 	want := d.have[base]
 	err = reading(filepath.Join(d.Path, base), want, func(f *os.File) error {
@@ -246,8 +246,8 @@ func (d *Dir) headerLength(base string) (n int64, err error) {
 	return n, err
 }
 
-// each calls do with the place of each name, some at once, and gives the error of the
-// first name that has one. After an error it begins no more.
+// each calls do with the index of each name, several at once, and returns the error of
+// the first name that has one. After an error it starts no further calls.
 func each(names []string, do func(i int) error) error {
 	errs := make([]error, len(names))
 	slots := make(chan struct{}, headerReaders)
@@ -274,7 +274,7 @@ func each(names []string, do func(i int) error) error {
 	return nil
 }
 
-// openFile reads the header of a file, which has to be length bytes long.
+// openFile reads the header of a file, which must be length bytes long.
 func openFile(dir, base string, want stamp.Stamp, length int64) (*File, error) {
 	file := &File{Path: filepath.Join(dir, base), Base: base, Stamp: want}
 	file.SHA256 = hubDigest(file.Path)
@@ -294,7 +294,7 @@ func openFile(dir, base string, want stamp.Stamp, length int64) (*File, error) {
 	return file, nil
 }
 
-// reading opens a safetensors file that a survey has seen, and lets read read its
+// reading opens a safetensors file that a survey has seen, and calls read to read its
 // header. The file must be the same before and after.
 func reading(path string, want stamp.Stamp, read func(*os.File) error) error {
 	if want == (stamp.Stamp{}) {
@@ -323,15 +323,15 @@ func dangling(path string) error {
 		to = filepath.Join(filepath.Dir(path), to)
 	}
 	//diag files PATH
-	// The link's target is missing: the Hugging Face cache has lost the blob, or the disk with it
-	// is not mounted. Mount it, or fetch the model again.
+	// The link's target is missing: the blob was removed from the Hugging Face cache, or the
+	// disk with it is not mounted. Mount it, or fetch the model again.
 	return &Unusable{Path: path, Reason: fmt.Sprintf("is a symlink to %q, which does not exist; fetch the model again", to), Err: fs.ErrNotExist}
 }
 
-// CheckpointHash is the hash that vLLM takes of a directory, in hex: over each
-// hashed file's base name, header length and header. vLLM uses MD5, and SHA-256
-// where Python is built for FIPS. It covers no data: fine-tunes of one model, and
-// directories that differ in what they load, share it.
+// CheckpointHash is vLLM's hash of a directory, in hex: over each hashed file's base
+// name, header length and header. vLLM uses MD5, or SHA-256 if Python is built for
+// FIPS. It doesn't cover the data: fine-tunes of one model share it, and so do
+// directories that differ only in what they load.
 func (d *Dir) CheckpointHash(h func() hash.Hash) string {
 	sum := h()
 	for _, f := range d.Hashed {
@@ -341,16 +341,16 @@ func (d *Dir) CheckpointHash(h func() hash.Hash) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// HashPrefix adds what a checkpoint hash has before each header: the file's base name
-// and the header's length in bytes.
+// HashPrefix adds the part of a checkpoint hash before each header: the file's base
+// name and the header's length in bytes.
 func HashPrefix(sum hash.Hash, base string, length int64) {
 	sum.Write([]byte(base)) // a hash.Hash returns no errors
 	sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(length)))
 }
 
-// Find gives the tensor of a name, and the file that it is in. Of a name that is
-// in several files, vLLM loads all in turn, and the last one stays; so that is the
-// one. (Its loader with several threads, an option, lets chance decide.)
+// Find gives the tensor with a name, and the file that contains it. If several files
+// have the name, vLLM loads all of them in turn and keeps the last one, so Find gives
+// that one. (vLLM's optional loader with several threads leaves the order to chance.)
 func (d *Dir) Find(name string) (*File, safetensors.Tensor, bool) {
 	p, ok := d.names.find(d.Load, name)
 	if !ok {
@@ -359,8 +359,7 @@ func (d *Dir) Find(name string) (*File, safetensors.Tensor, bool) {
 	return d.Load[p.file], d.Load[p.file].Header.Tensors[p.tensor], true
 }
 
-// All gives each tensor that Find would find, by file in load order, then by
-// offset.
+// All gives each tensor that Find would find, by file in load order, then by offset.
 func (d *Dir) All() iter.Seq2[*File, safetensors.Tensor] {
 	return func(yield func(*File, safetensors.Tensor) bool) {
 		for i, f := range d.Load {

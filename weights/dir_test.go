@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// Each golden layout carries the checkpoint hash that vLLM took.
+// The checkpoint hash equals the one that vLLM stored in each golden layout.
 func TestCheckpointHashIsVLLMs(t *testing.T) {
 	layouts, err := filepath.Glob("../testdata/layouts/*.json")
 	if err != nil || len(layouts) == 0 {
@@ -71,7 +71,7 @@ func TestCheckpointHashOfAnotherFunction(t *testing.T) {
 	}
 }
 
-// Case W4, where something is loaded.
+// Case W4, with directories that can be loaded.
 func TestFilesAreChosenAsVLLMDoes(t *testing.T) {
 	empty := shard(nil)
 	index := func(names ...string) []byte {
@@ -157,7 +157,7 @@ func TestFilesAreChosenAsVLLMDoes(t *testing.T) {
 	}
 }
 
-// Cases W4, W5 and W6, where nothing can be loaded.
+// Cases W4, W5 and W6, with directories that can't be loaded.
 func TestUnusable(t *testing.T) {
 	good := shard(map[string]byte{"x": 1})
 	for _, c := range []struct {
@@ -175,13 +175,13 @@ func TestUnusable(t *testing.T) {
 		{"shards in subfolders", map[string][]byte{"sub/model.safetensors": good, "model.safetensors": good, ShardIndexName: []byte(`{"weight_map":{"a":"sub/model.safetensors"}}`)}, nil,
 			`read weights "DIR/model.safetensors.index.json": names "sub/model.safetensors", but vLLM loads no files from other folders; move it beside the index and correct its name there`},
 		{"shards of another format", map[string][]byte{"model.bin": good, "model.safetensors": good, ShardIndexName: []byte(`{"weight_map":{"a":"model.bin"}}`)}, nil,
-			`read weights "DIR/model.safetensors.index.json": names "model.bin", which is no .safetensors file`},
+			`read weights "DIR/model.safetensors.index.json": names "model.bin", which is not a .safetensors file`},
 		{"missing consolidated shard", map[string][]byte{"consolidated-1.safetensors": good, consolidatedIndexName: []byte(`{"weight_map":{"a":"consolidated-2.safetensors"}}`)}, nil,
 			`read weights "DIR/consolidated.safetensors.index.json": unfinished snapshot: 1 of 1 shards are missing: ["consolidated-2.safetensors"]; fetch the model again`},
 		{"consolidated in a subfolder alone", map[string][]byte{"model.safetensors": good, "original/deep/consolidated.safetensors": good}, nil,
 			`read weights "DIR/original/deep/consolidated.safetensors": makes vLLM load consolidated files, of which none is beside config.json; move it out of the model directory`},
 		{"index that is none", map[string][]byte{"model.safetensors": good, ShardIndexName: []byte(`[]`)}, nil,
-			`read weights "DIR/model.safetensors.index.json": index is no JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage; fetch it again`},
+			`read weights "DIR/model.safetensors.index.json": index is not a JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage; fetch it again`},
 		{"link to a shard that isn't there", nil, map[string]string{"model.safetensors": "blobs/4e1c"},
 			`read weights "DIR/model.safetensors": is a symlink to "DIR/blobs/4e1c", which does not exist; fetch the model again`},
 		{"link to an index that isn't there", map[string][]byte{"model.safetensors": good}, map[string]string{ShardIndexName: "/no/blob"},
@@ -228,8 +228,8 @@ func TestUnusableDirectories(t *testing.T) {
 	}
 }
 
-// What can't be read is no other model's: it has an error of its own. A value of
-// the wrong type is readable.
+// A configuration that can't be read has an error of its own, so that the directory is
+// not taken for another model's. A value of the wrong type is readable.
 func TestUnreadableConfiguration(t *testing.T) {
 	for _, c := range []struct{ file, text, want string }{
 		{"config.json", `{`, "byte 1: no key; fetch it again"},
@@ -257,7 +257,7 @@ func TestUnreadableConfiguration(t *testing.T) {
 	}
 }
 
-// Opening a pipe to read it waits for a writer.
+// Opening a pipe for reading would wait for a writer.
 func TestPipe(t *testing.T) {
 	dir := model(t, nil)
 	if err := syscall.Mkfifo(filepath.Join(dir, "model.safetensors"), 0o600); err != nil {
@@ -296,7 +296,7 @@ func TestOpenSnapshot(t *testing.T) {
 	}
 }
 
-// Of a name in several files, the one that vLLM loads last stays.
+// If several files have a name, Find gives the one that vLLM loads last.
 func TestFind(t *testing.T) {
 	d := open(t, model(t, map[string][]byte{
 		"m-10.safetensors": shard(map[string]byte{"twice": 10}),

@@ -14,7 +14,7 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// Which files of a model directory vLLM loads, what is in them, and that they change.
+// Shows which files of a model directory vLLM loads, what they contain, and that a change is noticed.
 func Example() {
 	tmp, err := os.MkdirTemp("", "model")
 	if err != nil {

@@ -14,12 +14,11 @@ import (
 	"unicode/utf8"
 )
 
-// sniffed is how much of a file is looked at to tell what it is, in bytes. A pointer
-// of Git LFS has less than 1024, its first two lines less than this.
+// sniffed is how many bytes of a file are read to tell its format. A pointer of Git
+// LFS has less than 1024, its first two lines less than this.
 const sniffed = 512
 
-// magics are what files begin with that are found under the name of another one, and
-// what to do with them.
+// magics lists how files of other formats begin, and what to do with them.
 var magics = []struct {
 	begins string
 	is     string
@@ -34,20 +33,20 @@ var magics = []struct {
 	{"\x89HDF\r\n", "is an HDF5 file, as Keras writes; it has to be converted"},
 }
 
-// reserved is a file for which a download has made room, and nothing more.
+// reserved describes a file for which a download has reserved room and written nothing.
 const reserved = "begins with zeros, where a download has written nothing yet"
 
 const pickled = "is a pickle, as torch.save writes; it has to be converted"
 
-// pages are what a server says in place of a file.
+// pages matches the start of a web page that a server sent in place of a file.
 var pages = regexp.MustCompile(`^(?i:<!doctype html|<html|<head|<body|<\?xml)`)
 
-// pointer is what Git LFS leaves where it has not fetched a file:
+// pointer matches the file that Git LFS leaves in place of one that it has not fetched:
 // docs/spec.md of its repository.
 var pointer = regexp.MustCompile(`^version https://git-lfs\.github\.com/spec/v1\n(?s:.*)\nsize ([0-9]{1,18})\n`)
 
-// foreign says what a file is that isn't what its name says, and what to do, from how
-// it begins. It is "" where that can't be told.
+// foreign looks at a file's first bytes. If they show a format other than the name
+// promises, it says which and what to do; else it returns "".
 func foreign(begin []byte) string {
 	if m := pointer.FindSubmatch(begin); m != nil {
 		//diag files NUMBER
@@ -79,8 +78,7 @@ func foreign(begin []byte) string {
 	return ""
 }
 
-// isText reports whether bytes are readable text, of which a last character may be
-// cut.
+// isText reports whether bytes are readable text. Its last character may be cut off.
 func isText(b []byte) bool {
 	for len(b) > 0 {
 		r, size := utf8.DecodeRune(b)
@@ -95,16 +93,16 @@ func isText(b []byte) bool {
 	return true
 }
 
-// beginning is what a file begins with.
+// beginning gives the first bytes of a file.
 func beginning(r io.ReaderAt) []byte {
 	b := make([]byte, sniffed)
-	n, _ := r.ReadAt(b, 0) // what it was to be read for has failed before
+	n, _ := r.ReadAt(b, 0) // reading the file has failed before
 	return b[:n]
 }
 
-// foreignFile is [notJSON] of a file.
+// foreignFile is [notJSON] for a file.
 func foreignFile(path string) string {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe reads as empty, without waiting
 	if err != nil {
 		return ""
 	}
@@ -112,7 +110,7 @@ func foreignFile(path string) string {
 	return notJSON(beginning(f))
 }
 
-// notJSON is [foreign] of what should be JSON, which is a text itself.
+// notJSON is [foreign] for a file that should be JSON, so that text alone isn't wrong.
 func notJSON(begin []byte) string {
 	if text := bytes.TrimLeft(begin, " \t\r\n"); len(text) > 0 && (text[0] == '{' || text[0] == '[') {
 		return ""

@@ -16,7 +16,7 @@ import (
 
 const lfsPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4e1c" + "\nsize 4976698672\n"
 
-// Case T11: what lies in place of a file is named as what it is.
+// Case T11: the error names the format of a file that isn't a safetensors file.
 func TestForeign(t *testing.T) {
 	const pickled = "is a pickle, as torch.save writes; it has to be converted"
 	const page = "is a page of a web server, such as an error or a login; fetch it again"
@@ -55,7 +55,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// The same of the files that say what the model is.
+// The same for the files that describe the model.
 func TestForeignJSON(t *testing.T) {
 	for name, kind := range map[string]string{"config.json": "model", "hf_quant_config.json": "model", ShardIndexName: "weights"} {
 		for content, want := range map[string]string{

@@ -11,7 +11,7 @@ import (
 
 // The folders of a Hugging Face cache: models--OWNER--NAME has blobs, named by hash,
 // and snapshots/COMMIT with links to them (file_download.py of huggingface_hub). A
-// directory that is filled without a cache has the second one below it
+// directory that is filled without a cache has localFolder in it
 // (_local_folder.py).
 const (
 	blobsName    = "blobs"
@@ -21,9 +21,9 @@ const (
 
 var sha256Name = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// hubDigest is the SHA-256 that the hub gave for a file of a snapshot, in hex: the
-// name of the blob that it is a link to. It is "" for a file that isn't such a link,
-// and for small ones, which git knows by SHA-1.
+// hubDigest is the SHA-256 of a snapshot's file according to the hub, in hex: the name
+// of the blob that the file links to. It is "" for a file that isn't such a link, and
+// for small files, which git names by SHA-1.
 func hubDigest(path string) string {
 	to, err := os.Readlink(path)
 	if err != nil || filepath.Base(filepath.Dir(to)) != blobsName || !sha256Name.MatchString(filepath.Base(to)) {
@@ -32,8 +32,8 @@ func hubDigest(path string) string {
 	return filepath.Base(to)
 }
 
-// hubFolders are where Hugging Face's library keeps what it has begun to fetch for a
-// directory.
+// hubFolders are the folders in which Hugging Face's library keeps unfinished downloads
+// of a directory.
 func hubFolders(dir string) []string {
 	folders := []string{filepath.Join(dir, localFolder)}
 	if real, err := filepath.EvalSymlinks(dir); err == nil && filepath.Base(filepath.Dir(real)) == snapshotName {

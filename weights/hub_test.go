@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A snapshot's links say which digests the hub gave: those of git, by SHA-1, are no
-// such ones.
+// A snapshot's links carry the digests that the hub gave. Git's digests, which are
+// SHA-1, don't count.
 func TestHubDigest(t *testing.T) {
 	const (
 		sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

@@ -16,8 +16,8 @@ import (
 	"syscall"
 )
 
-// NotFound is the error for a model that isn't on this machine, or isn't named so
-// that it can be found.
+// NotFound is the error for a model that isn't on this machine, or whose name doesn't
+// lead to it.
 type NotFound struct {
 	Name     string
 	Revision string
@@ -40,7 +40,7 @@ func (e *NotFound) Error() string {
 // Advice is what to do about it.
 func (e *NotFound) Advice() string { return "download it, or name its directory" }
 
-// Ambiguous is the error for a model id that several caches have in different commits.
+// Ambiguous is the error for a model id of which several caches have different commits.
 type Ambiguous struct {
 	Name     string
 	Revision string
@@ -55,14 +55,14 @@ func (e *Ambiguous) Error() string {
 }
 
 // Locate finds the directory of a model: an absolute path, or a model id in the
-// Hugging Face caches that env leads to (see [HubCaches]) and in those of roots that
-// are such caches. A revision is a branch, a tag or a commit, "" for main; it has no
-// meaning for a path. tried are the paths that were looked at, in order.
+// Hugging Face caches that env points to (see [HubCaches]) and in roots that are such
+// caches. A revision is a branch, a tag or a commit, "" for main; for a path it has no
+// meaning. tried lists the paths that were looked at, in order.
 //
-// Other paths are refused: an engine means them relative to its own working
-// directory, and vLLM takes "a/b" for a model id unless it is there. An id that
-// a root has in another commit than the cache of env, or than another root, is an
-// [*Ambiguous]: which of them an engine uses is its option.
+// Locate refuses relative paths: an engine means them relative to its own working
+// directory, and vLLM takes "a/b" for a model id unless that path exists. If a root has
+// another commit of an id than the cache of env or another root, the error is an
+// [*Ambiguous]: an option of the engine decides which one it uses.
 func Locate(nameOrPath, revision string, env func(string) string, roots []string) (dir string, tried []string, err error) {
 	if filepath.IsAbs(nameOrPath) {
 		dir = filepath.Clean(nameOrPath)
@@ -89,7 +89,7 @@ func Locate(nameOrPath, revision string, env func(string) string, roots []string
 	return locateID(nameOrPath, revision, HubCaches(env), roots)
 }
 
-// locateID takes the first of own that has a model id. Roots have no order.
+// locateID takes the first cache in own that has a model id. Roots have no order.
 func locateID(id, revision string, own, roots []string) (dir string, tried []string, err error) {
 	var first error
 	var dirs []string
@@ -134,22 +134,22 @@ func locateID(id, revision string, own, roots []string) (dir string, tried []str
 	return "", tried, first
 }
 
-// hasModel reports whether a directory is a Hugging Face cache that has something of a
-// model, which need not be whole.
+// hasModel reports whether a directory is a Hugging Face cache that has at least part of
+// a model.
 func hasModel(dir, id string) bool {
 	info, err := os.Stat(modelFolder(dir, id))
 	return err == nil && info.IsDir()
 }
 
-// modelFolder is where a Hugging Face cache has a model.
+// modelFolder is the folder of a model in a Hugging Face cache.
 func modelFolder(cache, id string) string {
 	return filepath.Join(cache, "models--"+strings.ReplaceAll(id, "/", "--"))
 }
 
-// HubCache is the directory in which Hugging Face's libraries keep models, as
-// constants.py of huggingface_hub 2.4 has it. It may be relative to the working
-// directory of the process that env is of. Of env only those variables are asked that
-// count.
+// HubCache is the directory in which Hugging Face's libraries keep models, by the rules
+// of constants.py of huggingface_hub 2.4. It may be relative to the working directory of
+// the process whose environment env reads. HubCache asks env only for the variables that
+// decide.
 func HubCache(env func(string) string) string {
 	hub := env("HF_HUB_CACHE")
 	if hub == "" {
@@ -161,9 +161,9 @@ func HubCache(env func(string) string) string {
 	return filepath.Clean(expand(hub, env))
 }
 
-// HubCaches are the directories in which this user's models may be, in the order in
-// which to look: that of [HubCache], then TRANSFORMERS_CACHE, which only older releases
-// know. What would lie in the working directory, which is an engine's, is none of them.
+// HubCaches are the directories in which this user's models may be, in search order:
+// the one of [HubCache], then TRANSFORMERS_CACHE, which only older releases know.
+// Relative ones are left out, because the engine's working directory isn't known.
 func HubCaches(env func(string) string) []string {
 	var caches []string
 	for _, dir := range []string{HubCache(env), filepath.Clean(expand(env("TRANSFORMERS_CACHE"), env))} {
@@ -187,10 +187,10 @@ func hubHome(env func(string) string) string {
 
 var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 
-// expand is os.path.expanduser for one's own home, then os.path.expandvars:
-// variables that aren't set stay as they are.
+// expand does what os.path.expanduser does for one's own home, then what
+// os.path.expandvars does: variables that aren't set stay as they are.
 func expand(path string, env func(string) string) string {
-	if path == "~" || strings.HasPrefix(path, "~/") { // only then is HOME asked
+	if path == "~" || strings.HasPrefix(path, "~/") { // HOME is read only if it is needed
 		if home := env("HOME"); filepath.IsAbs(home) {
 			path = home + path[1:]
 		}
@@ -203,7 +203,7 @@ func expand(path string, env func(string) string) string {
 	})
 }
 
-// modelPart is what a Hugging Face repository or its owner may be called, from
+// modelPart matches the name of a Hugging Face repository or of its owner, from
 // REPO_ID_REGEX of huggingface_hub's _validators.py.
 var modelPart = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?$`)
 
@@ -215,7 +215,7 @@ func isModelID(name string) bool {
 
 var commit = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// Files is a file system as some process sees it, by the absolute paths that it uses.
+// Files is the file system that a process sees, by the absolute paths that it uses.
 type Files interface {
 	// Stat follows links, as os.Stat does.
 	Stat(path string) (fs.FileInfo, error)
@@ -224,28 +224,28 @@ type Files interface {
 	Open(path string) (*os.File, error)
 }
 
-// Here is the file system as this process sees it.
+// Here is the file system that this process sees.
 type Here struct{}
 
 // Stat is os.Stat.
 func (Here) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
 
-// Open is os.Open, for pipes too.
+// Open is os.Open that doesn't wait on a pipe.
 func (Here) Open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // Snapshot finds a model id's directory in one Hugging Face cache, as
-// huggingface_hub does without a network: a branch or tag leads to a commit
-// through the cache's own record, and a commit to a directory. tried is as in
-// [Locate]. Nothing is guessed: where the record is missing, a snapshot that is
-// there may be another revision's.
+// huggingface_hub does without a network: the cache's own record gives the commit of a
+// branch or tag, and the commit gives a directory. tried is as in [Locate]. If the
+// record is missing, Snapshot doesn't guess: an existing snapshot may be another
+// revision's.
 func Snapshot(files Files, cache, id, revision string) (dir string, tried []string, err error) {
 	fail := func(reason string) (string, []string, error) {
 		return "", tried, &NotFound{Name: id, Revision: revision, Reason: reason, Tried: tried}
 	}
 	if !isModelID(id) {
-		return fail("is no model id")
+		return fail("is not a model id")
 	}
 	model := modelFolder(cache, id)
 	sha := revision
@@ -254,7 +254,7 @@ func Snapshot(files Files, cache, id, revision string) (dir string, tried []stri
 			sha = "main"
 		}
 		if !filepath.IsLocal(sha) {
-			return fail("its revision is no branch, tag or commit")
+			return fail("its revision is not a branch, tag or commit")
 		}
 		ref := filepath.Join(model, "refs", sha)
 		tried = append(tried, ref)
@@ -280,13 +280,13 @@ func Snapshot(files Files, cache, id, revision string) (dir string, tried []stri
 	case err != nil:
 		return "", tried, fmt.Errorf("find model: %w", err)
 	case !info.IsDir():
-		return fail("its snapshot is no directory; fetch the model again")
+		return fail("its snapshot is not a directory; fetch the model again")
 	}
 	return dir, tried, nil
 }
 
 func readRef(files Files, path string) (string, error) {
-	f, err := files.Open(path) // a pipe is empty, and not waited at
+	f, err := files.Open(path) // a pipe reads as empty, without waiting
 	if err != nil {
 		return "", err
 	}
@@ -296,7 +296,7 @@ func readRef(files Files, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// unrecorded says what to do about a model whose revision has no record.
+// unrecorded says what to do about a model whose revision the cache doesn't record.
 func unrecorded(files Files, model string) string {
 	names := snapshotNames(files, model)
 	if len(names) == 0 {
@@ -312,10 +312,10 @@ func unrecorded(files Files, model string) string {
 	return fmt.Sprintf("the cache does not record which commit the revision is; give one of the commits that are there: %s", strings.Join(names, ", "))
 }
 
-// maxSnapshots is how many are named to people.
+// maxSnapshots is how many snapshots a message names.
 const maxSnapshots = 100
 
-// snapshotNames lists commits that a cache has of a model, in order.
+// snapshotNames lists the commits that a cache has of a model, in order.
 func snapshotNames(files Files, model string) []string {
 	f, err := files.Open(filepath.Join(model, "snapshots"))
 	if err != nil {

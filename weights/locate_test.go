@@ -31,7 +31,7 @@ func TestHubCaches(t *testing.T) {
 		{map[string]string{"HF_HUB_CACHE": "$BIG/${USER}/$UNSET/hub", "BIG": "/big", "USER": "me"}, []string{"/big/me/$UNSET/hub"}},
 		{map[string]string{"HF_HUB_CACHE": "/hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/hub", "/tf"}},
 		{map[string]string{"HF_HUB_CACHE": "/hub", "TRANSFORMERS_CACHE": "/hub/"}, []string{"/hub"}},
-		{nil, nil}, // without a home directory nothing lies below it, nor in the working directory
+		{nil, nil}, // without a home directory there is no cache, and the working directory is not one
 		{map[string]string{"HOME": "h", "HF_HUB_CACHE": "~/hub", "TRANSFORMERS_CACHE": "tf"}, nil},
 		{map[string]string{"HF_HUB_CACHE": "hub", "TRANSFORMERS_CACHE": "/tf"}, []string{"/tf"}},
 	} {
@@ -79,7 +79,7 @@ func TestLocate(t *testing.T) {
 
 	for _, c := range []struct {
 		name, revision string
-		want           string // the directory, or the reason why not
+		want           string // the directory, or the error
 		tried          []string
 	}{
 		{dir + "/models/llama", "", "DIR/models/llama", []string{"DIR/models/llama"}},
@@ -109,12 +109,12 @@ func TestLocate(t *testing.T) {
 			[]string{ref("org--unrecorded", "main"), legacy("org--unrecorded", "main")}},
 		{"org/model", "gone", "its snapshot is not in the cache; fetch the model",
 			[]string{ref("org--model", "gone"), snapshot("org--model", strings.Repeat("a", 40)), legacy("org--model", "gone")}},
-		{"org/file", oldCommit, "its snapshot is no directory; fetch the model again",
+		{"org/file", oldCommit, "its snapshot is not a directory; fetch the model again",
 			[]string{snapshot("org--file", oldCommit), "DIR/tf/models--org--file/snapshots/" + oldCommit}},
 		{"org/model", "broken", `"DIR/hub/models--org--model/refs/broken" holds no commit; fetch the model again`,
 			[]string{ref("org--model", "broken"), legacy("org--model", "broken")}},
-		{"org/model", "../../models", "its revision is no branch, tag or commit", nil},
-		{"org/model", "/etc/passwd", "its revision is no branch, tag or commit", nil},
+		{"org/model", "../../models", "its revision is not a branch, tag or commit", nil},
+		{"org/model", "/etc/passwd", "its revision is not a branch, tag or commit", nil},
 	} {
 		t.Run(strings.ReplaceAll(relative(c.name, dir)+"@"+c.revision, "/", "_"), func(t *testing.T) {
 			got, tried, err := Locate(c.name, c.revision, env, nil)
@@ -141,7 +141,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// Case T9: ids are found in every root that is a Hugging Face cache, such as the
+// Case T9: ids are found in each root that is a Hugging Face cache, such as the
 // --download-dir of engines.
 func TestLocateInRoots(t *testing.T) {
 	dir := t.TempDir()

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { testmain.Run(m) }
 
 const checkpoints = "../testdata/checkpoints"
 
-// copyModel copies a golden checkpoint to a folder of its own. The files are an
-// hour old, so that Open has nothing to wait for.
+// copyModel copies a golden checkpoint to a new folder. The files are an hour old, so
+// that Open doesn't wait.
 func copyModel(t testing.TB, name string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), name)
@@ -47,7 +47,7 @@ func age(t testing.TB, dir string) {
 	}
 }
 
-// shard is a safetensors file of single U8 elements, by name.
+// shard is a safetensors file of U8 tensors with one element each, by name.
 func shard(values map[string]byte) []byte {
 	var entries []string
 	var data []byte
@@ -60,7 +60,7 @@ func shard(values map[string]byte) []byte {
 	return append(append(b, header...), data...)
 }
 
-// model makes a directory of files, with a configuration unless there is one.
+// model makes a directory of files, and adds a configuration if files has none.
 func model(t testing.TB, files map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func open(t testing.TB, dir string) *Dir {
 	return d
 }
 
-// flip changes the last byte of a file in place, which leaves its size.
+// flip changes the last byte of a file in place and keeps its size.
 func flip(t testing.TB, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -133,5 +133,5 @@ func bases(files []*File) []string {
 	return names
 }
 
-// relative takes a test's folder out of a text.
+// relative replaces a test's folder in a text by DIR.
 func relative(text, dir string) string { return strings.ReplaceAll(text, dir, "DIR") }

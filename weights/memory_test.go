@@ -23,8 +23,7 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// claim makes a file that says that its header has n bytes, and has none of them on
-// disk.
+// claim makes a file that claims a header of n bytes, and takes no room on disk.
 func claim(t *testing.T, path string, n int64) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -37,8 +36,8 @@ func claim(t *testing.T, path string, n int64) {
 	}
 }
 
-// Headers that are more than any model's together are refused by what they say of
-// their length, before one of them is read.
+// A directory whose headers together are over the limit is refused by the lengths that
+// they declare, before one of them is read.
 func TestHeadersOfADirectory(t *testing.T) {
 	dir := copyModel(t, "qwen3")
 	remove(t, filepath.Join(dir, "model.safetensors"))
@@ -90,7 +89,7 @@ func TestTensorsOfADirectory(t *testing.T) {
 	}
 }
 
-// waiting opens a directory in a goroutine of its own.
+// waiting opens a directory in a goroutine.
 func waiting(t *testing.T, m *Memory, ctx context.Context, dir string) <-chan error {
 	t.Helper()
 	got := make(chan error, 1)
@@ -104,8 +103,8 @@ func waiting(t *testing.T, m *Memory, ctx context.Context, dir string) <-chan er
 	return got
 }
 
-// Directories share one memory: one that has no room waits until another is closed,
-// and takes no more of it than it needs once it is read.
+// Directories share one memory: a directory that finds no room waits until another is
+// closed, and once it is read it keeps only what it needs.
 func TestMemory(t *testing.T) {
 	dir := copyModel(t, "llama")
 	small, _ := smallFiles(open(t, dir).have)
@@ -113,7 +112,7 @@ func TestMemory(t *testing.T) {
 	for _, f := range open(t, dir).Hashed {
 		need += int64(len(f.Header.Raw)) * safetensors.Cost
 	}
-	m := NewMemory(need + 1000) // for one that is read, and not for two
+	m := NewMemory(need + 1000) // enough for one directory that is read, not for two
 	first, err := m.Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +141,7 @@ func TestMemory(t *testing.T) {
 	free(t, m)
 }
 
-// held is how much a directory has of its memory.
+// held is how much of its memory a directory holds.
 func held(d *Dir) int64 {
 	n := int64(0)
 	for _, s := range d.shares {
@@ -164,8 +163,8 @@ func free(t *testing.T, m *Memory) {
 	})
 }
 
-// What a directory has is given back where it can't be opened, and where it is lost
-// without having been closed.
+// A directory's memory is given back if it can't be opened, and if it is dropped
+// without Close.
 func TestMemoryIsGivenBack(t *testing.T) {
 	m := NewMemory(OneDirectory)
 	dir := copyModel(t, "llama")
@@ -185,7 +184,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	free(t, m)
 }
 
-// One that waits in vain is told by whom the memory is taken.
+// A directory that waits in vain gets an error that says what takes the memory.
 func TestBusy(t *testing.T) {
 	err := error(&Busy{Path: "/m", Want: 6_000_000, Have: 1000})
 	const want = `read weights "/m": its headers take up to 6000000 bytes of memory, and those of other models that are being opened take all of the 1000 that are for them`
@@ -194,7 +193,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Files that aren't loaded are looked at within the limits, too.
+// Reading files that aren't loaded is within the limits, too.
 func TestIgnoredHave(t *testing.T) {
 	dir := copyModel(t, "llama")
 	b, err := os.ReadFile(filepath.Join("../testdata/checkpoints/llama_tied_extra_head", "model.safetensors"))

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// place is where a tensor is: indexes into a list of files and its Header.Tensors.
+// place says where a tensor is: indexes into a list of files and its Header.Tensors.
 type place struct{ file, tensor int32 }
 
 // placeBytes is the size of a place.
 const placeBytes = 8
 
-// places are those of all tensors of a list of files, by name: of a name that is in
-// several files, the last. A map would take ten times the memory.
+// places lists all tensors of a list of files, by name; of a name that is in several
+// files it has the last. A map would take ten times the memory.
 type places []place
 
 func sortNames(files []*File) places {
@@ -32,7 +32,7 @@ func sortNames(files []*File) places {
 	}
 	name := func(p place) string { return files[p.file].Header.Tensors[p.tensor].Name }
 	slices.SortFunc(list, func(a, b place) int {
-		return cmp.Or(strings.Compare(name(a), name(b)), cmp.Compare(b.file, a.file)) // a file has a name once
+		return cmp.Or(strings.Compare(name(a), name(b)), cmp.Compare(b.file, a.file)) // a name occurs once per file
 	})
 	return slices.CompactFunc(list, func(a, b place) bool { return name(a) == name(b) })
 }

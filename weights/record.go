@@ -11,21 +11,21 @@ import (
 )
 
 // Record is what has to be kept of a Dir, across restarts too, to tell later
-// whether it is still the same.
+// whether the directory is unchanged.
 type Record struct {
 	Path    string // of the directory, absolute
 	Indexed bool   // model.safetensors.index.json says which files count
 	Files   []Stamp
 }
 
-// Stamp is a file of a model directory as it was.
+// Stamp is the state of one file of a model directory.
 type Stamp struct {
 	Name  string      // base name
 	Stamp stamp.Stamp // zero: a symlink to nothing
 	Used  bool        // whether a change of it matters
 }
 
-// Record gives the record of a directory, its files by name.
+// Record gives the record of a directory, with its files sorted by name.
 func (d *Dir) Record() Record {
 	r := Record{Path: d.Path, Indexed: d.indexed}
 	for _, name := range slices.Sorted(maps.Keys(d.have)) {
@@ -34,7 +34,7 @@ func (d *Dir) Record() Record {
 	return r
 }
 
-// Stale is what [Dir.Stale] of the recorded directory would say.
+// Stale reports what [Dir.Stale] of the recorded directory would report.
 func (r Record) Stale() error {
 	d := Dir{Path: r.Path, indexed: r.Indexed, have: make(map[string]stamp.Stamp)}
 	for _, f := range r.Files {

@@ -44,8 +44,8 @@ func SameContent(a, b *Dir) (bool, error) {
 	return same && err == nil, err
 }
 
-// sameConfig compares two config.json. Names and the version of the library that
-// wrote the file have no part in what a model becomes.
+// sameConfig compares two config.json. It ignores the model's name and the version of
+// the library that wrote the file, which don't change the model.
 func sameConfig(a, b map[string]any) bool {
 	neutral := func(name string, _ any) bool { return name == "_name_or_path" || name == "transformers_version" }
 	a, b = maps.Clone(a), maps.Clone(b)
@@ -73,7 +73,7 @@ func (c *comparison) data(a, b *Dir) (bool, error) {
 	return true, nil
 }
 
-// span compares n bytes of two files from the given offsets on.
+// span compares n bytes of two files, from the given offsets on.
 func (c *comparison) span(f *File, fOff int64, g *File, gOff, n int64) (bool, error) {
 	for n > 0 {
 		x, y := c.x[:min(n, compareBlock)], c.y[:min(n, compareBlock)]
@@ -110,7 +110,7 @@ func (c *comparison) read(f *File, b []byte, off int64) error {
 	return nil
 }
 
-// close closes what was opened, and reports a file that has changed since.
+// close closes the opened files, and reports a file that has changed meanwhile.
 func (c *comparison) close() error {
 	var first error
 	for f, file := range c.open {

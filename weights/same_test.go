@@ -80,7 +80,7 @@ func replace(t *testing.T, path, old, text string) {
 	write(t, path, []byte(changed))
 }
 
-// Snapshots of two revisions share what is equal: nothing of that is read.
+// Snapshots of two revisions share equal files on disk: those aren't read.
 func TestSameInode(t *testing.T) {
 	blob := copyModel(t, "llama")
 	snapshot := func() *Dir {
@@ -96,7 +96,7 @@ func TestSameInode(t *testing.T) {
 	}
 	a, b := snapshot(), snapshot()
 	for _, f := range a.Load {
-		remove(t, filepath.Join(blob, f.Base)) // whoever reads it will fail
+		remove(t, filepath.Join(blob, f.Base)) // reading it fails
 	}
 	if got, err := SameContent(a, b); !got || err != nil {
 		t.Errorf("got %v and %v", got, err)

@@ -18,8 +18,8 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// survey stamps each file of a directory that can have a part in what vLLM loads;
-// the zero Stamp is that of a symlink to nothing.
+// survey stamps each file of a directory that can influence what vLLM loads; a
+// symlink to nothing has the zero Stamp.
 func survey(dir string) (map[string]stamp.Stamp, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +126,7 @@ func (d *Dir) Stale() error {
 // a [*stamp.Changed] if it isn't. The caller owns it.
 func (f *File) Open() (*os.File, error) { return openSame(f.Path, f.Stamp) }
 
-// openSame opens a file that a survey has seen, if it is still the same.
+// openSame opens a file that a survey has seen, if it is unchanged.
 func openSame(path string, want stamp.Stamp) (*os.File, error) {
 	info, err := stamp.Of(path)
 	if err == nil && !info.Mode.IsRegular() { // opening a pipe would block

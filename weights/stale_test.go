@@ -126,8 +126,8 @@ func checkChanged(t *testing.T, err error, dir, want string) {
 	}
 }
 
-// Case W2: a file that is written, opened, and written again at once, with equal
-// size. Without waiting in Open both writes can fall into one tick of the clock.
+// Case W2: a file that is written, opened, and at once written again with equal size.
+// If Open didn't wait, both writes could fall into one tick of the clock.
 func TestWrittenAgainWithinATick(t *testing.T) {
 	dir := copyModel(t, "qwen3")
 	path := filepath.Join(dir, "model.safetensors")
@@ -139,7 +139,7 @@ func TestWrittenAgainWithinATick(t *testing.T) {
 	}
 }
 
-// A file that changes between the survey and its reading is not taken for either.
+// A file that changes between the survey and the reading is reported.
 func TestChangedWhileRead(t *testing.T) {
 	dir := copyModel(t, "qwen3")
 	path := filepath.Join(dir, "model.safetensors")

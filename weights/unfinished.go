@@ -17,8 +17,8 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// Unfinished is the error for a directory that is still being filled, by a download
-// or a copy. It passes when that is done.
+// Unfinished is the error for a directory that a download or a copy is still filling.
+// It passes when that is done.
 type Unfinished struct {
 	Path   string // the file or directory at fault
 	Reason string // what is missing, and what to do
@@ -31,24 +31,24 @@ func (e *Unfinished) Error() string { return fmt.Sprintf("read weights %q: %s", 
 
 func (e *Unfinished) Unwrap() error { return e.Err }
 
-// abandoned is how long ago the last write is to a file that a download has left.
+// abandoned is the age of the last write from which a download counts as abandoned.
 // Programs write every few seconds; aria2 writes its control file every minute.
 const abandoned = 10 * time.Minute
 
-// fresh takes a time that is to come as long from now for a wrong one.
+// fresh treats a time in the future like one in the past: more than abandoned away, it is wrong.
 func fresh(mtime time.Time) bool { return time.Since(mtime).Abs() < abandoned }
 
-// endings are those of files that a download keeps beside the one that it makes, or
-// in its place until it is done: of aria2, Hugging Face, Firefox and yt-dlp, Chromium,
+// endings are the endings of files that a download keeps beside the file that it makes,
+// or in its place until it is done: aria2, Hugging Face, Firefox and yt-dlp, Chromium,
 // Safari, and scripts.
 var endings = []string{".aria2", ".incomplete", ".part", ".crdownload", ".download", ".tmp"}
 
-// rsyncRandom is the length of what rsync puts after a name that it has put a point
-// before: get_tmpname of its receiver.c.
+// rsyncRandom is the length of what rsync adds at the end of a name, before which it
+// puts a dot: get_tmpname of its receiver.c.
 const rsyncRandom = len(".XXXXXX")
 
-// partOf gives the name of the file that a download makes which keeps a file of the
-// given name.
+// partOf takes the name of a file that a download keeps, and gives the name of the file
+// that the download makes.
 func partOf(name string) (string, bool) {
 	for _, ending := range endings {
 		if whole, ok := strings.CutSuffix(name, ending); ok && whole != "" {
@@ -61,10 +61,10 @@ func partOf(name string) (string, bool) {
 	return "", false
 }
 
-// part is what lies in a model directory of a file that isn't whole.
+// part is a file that a download keeps in a model directory.
 type part struct {
 	of, name string // base names
-	fresh    bool   // it is being written, or was not long ago
+	fresh    bool   // it was written a short time ago
 }
 
 // partsIn lists the parts in a directory, by name.
@@ -89,9 +89,9 @@ func partsIn(dir string) ([]part, error) {
 	return list, nil
 }
 
-// refuseUnfinished refuses a directory in which a file that counts is not whole, as
-// parts beside it say. Without an index each file with weights counts, also one that
-// isn't there yet.
+// refuseUnfinished refuses a directory in which a file that counts is not complete, as
+// the parts beside it show. Without an index each file with weights counts, also one
+// that doesn't exist yet.
 func refuseUnfinished(dir string, c *choice) error {
 	parts, err := partsIn(dir)
 	if err != nil {
@@ -114,12 +114,12 @@ func refuseUnfinished(dir string, c *choice) error {
 	}
 	left := parts[0]
 	//diag files FILE
-	// A download has left this file beside the weights and wrote to neither of them in the last ten
-	// minutes. Continue the download, or remove the file if the weights are whole.
+	// A download has left this file beside the weights, and wrote neither file in the last ten
+	// minutes. Continue the download, or remove the file if the weights are complete.
 	return &Unusable{Path: filepath.Join(dir, left.of), Reason: fmt.Sprintf("was not fetched to its end, as %q beside it shows; fetch the rest, or remove that file if this one is whole", left.name)}
 }
 
-// missingShards is the error for shards that an index names and that aren't there.
+// missingShards is the error for shards that an index names and that don't exist.
 func missingShards(index string, shards int, missing []string) error {
 	//diag - the two messages below go on from it
 	reason := fmt.Sprintf("unfinished snapshot: %d of %d shards are missing", len(missing), shards)
@@ -154,11 +154,11 @@ func noWeights(dir string) error {
 	return &Unusable{Path: dir, Reason: "holds no .safetensors files; weights in other formats have to be converted"}
 }
 
-// fetching counts the files that are being downloaded for a directory: those of the
-// given names, or all with weights, that have parts in it, and those that Hugging
-// Face's library fetches, whose names it doesn't tell.
+// fetching counts the files that are being downloaded for a directory: the given names
+// (or all files with weights) that have parts in it, and those that Hugging Face's
+// library fetches, whose names it doesn't tell.
 func fetching(dir string, missing []string) int {
-	parts, _ := partsIn(dir) // there was another error, which this one only explains
+	parts, _ := partsIn(dir) // the caller reports another error; this only adds detail
 	var begun []string
 	for _, p := range parts {
 		if p.fresh && (slices.Contains(missing, p.of) || missing == nil && IsWeights(p.of)) {
@@ -173,8 +173,8 @@ func fetching(dir string, missing []string) int {
 			if !incomplete || err != nil || !fresh(info.ModTime()) {
 				continue
 			}
-			// A blob's name is a hash, and one that two programs fetch has other
-			// words behind it. In a folder of its own there is one word before it.
+			// A blob's name is a hash; if two programs fetch it, more words follow it. In
+			// a folder of its own, one word comes before it.
 			words := strings.Split(blob, ".")
 			begun = append(begun, slices.MaxFunc(words, func(a, b string) int { return len(a) - len(b) }))
 		}
@@ -183,8 +183,8 @@ func fetching(dir string, missing []string) int {
 	return len(slices.Compact(begun))
 }
 
-// truncated is the error for a file that is shorter than its header says, or has no
-// header yet.
+// truncated is the error for a file that is shorter than its header says, or that has
+// no header yet.
 func truncated(path string, was stamp.Stamp, bad *safetensors.FormatError) error {
 	what := bad.Error()
 	if bad.Missing == 0 {
@@ -193,7 +193,7 @@ func truncated(path string, was stamp.Stamp, bad *safetensors.FormatError) error
 	if fresh(time.Unix(0, was.MTime)) {
 		//diag files REASON
 		// The file is shorter than its header says, and a program wrote to it in the last ten
-		// minutes. Wait until it is whole.
+		// minutes. Wait until it is complete.
 		return &Unfinished{Path: path, Reason: what + "; it was written a moment ago, wait until it is whole", Err: bad}
 	}
 	//diag files REASON
@@ -202,9 +202,9 @@ func truncated(path string, was stamp.Stamp, bad *safetensors.FormatError) error
 	return &Unusable{Path: path, Reason: what + "; the file is not complete, fetch it again", Err: bad}
 }
 
-// Misread words the error of a safetensors file that could be read and isn't what it
-// should be: begin is what the file begins with, some hundred bytes. It is an
-// [*Unfinished] or an [*Unusable], or wraps an error of the file system.
+// Misread makes the error for a safetensors file that could be read and isn't valid:
+// begin is the start of the file, some hundred bytes. It is an [*Unfinished] or an
+// [*Unusable], or wraps an error of the file system.
 func Misread(path string, begin []byte, was stamp.Stamp, err error) error {
 	var bad *safetensors.FormatError
 	if !errors.As(err, &bad) {

@@ -17,7 +17,7 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// now sets the times of files as if they had just been written.
+// now sets the times of files to the present, as if they had just been written.
 func now(t *testing.T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -27,8 +27,8 @@ func now(t *testing.T, paths ...string) {
 	}
 }
 
-// Case T11: a file isn't loaded while what a download keeps lies beside it. That
-// passes as long as something is written, and lasts where it was left.
+// Case T11: a file isn't loaded while a download's own files lie beside it. The error
+// passes while the download writes, and lasts if the download was abandoned.
 func TestControlFiles(t *testing.T) {
 	const index = `{"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}}`
 	good := shard(map[string]byte{"x": 1})
@@ -38,7 +38,7 @@ func TestControlFiles(t *testing.T) {
 		name  string
 		files map[string][]byte
 		part  string
-		of    string // "" where it doesn't matter
+		of    string // "" if it doesn't matter
 	}{
 		{"aria2", whole, "model-2.safetensors.aria2", "model-2.safetensors"},
 		{"hub", whole, "model-2.safetensors.incomplete", "model-2.safetensors"},
@@ -88,8 +88,8 @@ func TestControlFiles(t *testing.T) {
 	}
 }
 
-// A file that is written counts, and not only the one beside it; of several, the one
-// that is written is told.
+// A write to the file itself counts, and not only one to the file beside it; of several
+// files, the error names the one that is being written.
 func TestControlFilesAndTimes(t *testing.T) {
 	dir := model(t, map[string][]byte{"a.safetensors": shard(nil), "a.safetensors.aria2": nil, "b.safetensors": shard(nil), "b.safetensors.aria2": nil})
 	now(t, filepath.Join(dir, "b.safetensors"))
@@ -122,9 +122,9 @@ func index30(missing ...int) map[string][]byte {
 	return files
 }
 
-// Case W4: an unfinished snapshot says how many shards are missing, and how many of
-// them are being downloaded: as blobs of the repository, in the folder of a download
-// without a cache, or beside the others.
+// Case W4: the error for an unfinished snapshot says how many shards are missing, and
+// how many of them are being downloaded: as blobs of the repository, in the folder of a
+// download without a cache, or beside the others.
 func TestUnfinishedSnapshot(t *testing.T) {
 	const (
 		commit  = "snapshots/0123456789012345678901234567890123456789"
@@ -177,7 +177,7 @@ func TestUnfinishedSnapshot(t *testing.T) {
 	}
 }
 
-// A snapshot whose only shard is not there yet.
+// A snapshot whose only shard doesn't exist yet.
 func TestUnfinishedSnapshotWithoutIndex(t *testing.T) {
 	dir := model(t, nil)
 	write(t, filepath.Join(dir, "model.safetensors.crdownload"), nil)
@@ -189,8 +189,8 @@ func TestUnfinishedSnapshotWithoutIndex(t *testing.T) {
 	}
 }
 
-// A file that is shorter than its header says: how much is missing, and whether it
-// may still come.
+// The error for a file that is shorter than its header says tells how much is missing,
+// and whether it may still come.
 func TestTruncated(t *testing.T) {
 	good := shard(map[string]byte{"x": 1, "y": 2, "z": 3})
 	for _, c := range []struct {
@@ -224,7 +224,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// What is damaged stays so, whenever it was written.
+// Damage lasts, however fresh the file is.
 func TestDamagedIsNotUnfinished(t *testing.T) {
 	dir := model(t, map[string][]byte{"model.safetensors": append(shard(nil), 1)})
 	now(t, filepath.Join(dir, "model.safetensors"))

@@ -13,8 +13,8 @@ import (
 	"github.com/wcache/wcache/systemd/generator"
 )
 
-// main ends with 0 whatever happens: a user's session must not start degraded
-// because of a cache.
+// main always ends with status 0: a user's session must not start degraded because of a
+// cache.
 func main() {
 	root := os.Getenv("WCACHE_ROOT") // holds another machine's proc, for tests
 	if root == "" {

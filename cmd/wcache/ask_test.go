@@ -129,7 +129,7 @@ func TestDeniedSocket(t *testing.T) {
 		want      string
 	}{
 		{"mode 000", 0o700, 0, nobody, fmt.Sprintf("wcache: error: cannot reach %s: %s has mode 0000, which keeps its own user out\nwcache: hint: chmod 600 %s, which loses nothing\n", socket, ctl, ctl)},
-		{"another user's", 0o700, 0o600, 0, fmt.Sprintf("wcache: error: cannot reach %s: %s is user 0's, and answers nobody else\nwcache: hint: run this as that user, or start an instance of your own\n", socket, ctl)},
+		{"another user's", 0o700, 0o600, 0, fmt.Sprintf("wcache: error: cannot reach %s: %s is user 0's, and answers only that user\nwcache: hint: run this as that user, or start an instance of your own\n", socket, ctl)},
 		{"a folder of mode 000", 0, 0o600, nobody, fmt.Sprintf("wcache: error: cannot reach %s: %s has mode 0000, which keeps its own user out\nwcache: hint: chmod 700 %s, which loses nothing\n", socket, dir, dir)},
 		{"planted", 0o700, 0o666, nobody, fmt.Sprintf("wcache: error: connect to %q: user 0 listens there, and this is user 65534\nwcache: hint: an instance answers its own user: run this as that one, or name a socket of your own\n", ctl)},
 	} {

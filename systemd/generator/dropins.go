@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// fileName sorts before what a user would write, so that the user has the last
-// word, and is the same for each unit, so that it can be masked.
+// fileName sorts before the names that users choose, so that users can override it, and is
+// the same for each unit, so that it can be masked.
 const fileName = "10-engine-paths.conf"
 
 // DropIn is a file for the generator's output directory.
@@ -45,8 +45,8 @@ func dropIn(unit, instance string, gpu GPU, paths []Path, draft bool) DropIn {
 	fmt.Fprintf(&b, "# where vLLM looks by default. To listen on none of these, make\n")
 	fmt.Fprintf(&b, "# ~/.config/systemd/user/%s a link to /dev/null.\n", d.Path)
 	if instance == gpu.UUID {
-		// Both would listen on the same paths, and the later one, without a word,
-		// take them from the earlier.
+		// Both units would listen on the same paths, and the later one would take them from the
+		// earlier without an error.
 		other := fmt.Sprintf("%s@%d.socket", unit, gpu.Index)
 		fmt.Fprintf(&b, "[Unit]\n# The same GPU by its number: one of the two.\nConflicts=%s\nAfter=%s\n", other, other)
 	}
@@ -57,7 +57,7 @@ func dropIn(unit, instance string, gpu GPU, paths []Path, draft bool) DropIn {
 		case p.Problem != "":
 			fmt.Fprintf(&b, "# vLLM %s; left out: %s\n# %s\n", p.Release, quote(p.Problem), quote(p.Path))
 		default:
-			// The only character with a meaning of its own here is the specifiers'.
+			// Only "%" has a special meaning here.
 			fmt.Fprintf(&b, "# vLLM %s\nListenStream=%s\n", p.Release, strings.ReplaceAll(p.Path, "%", "%%"))
 		}
 	}
@@ -71,8 +71,8 @@ func quote(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// Write writes the drop-ins below dir, the first of the three directories that a
-// generator is called with. One that can't be written doesn't hold up others.
+// Write writes the drop-ins below dir, the first of the three directories that a generator
+// is called with. If one can't be written, it still writes the others.
 func Write(dir string, list []DropIn) error {
 	var errs []error
 	for _, d := range list {

@@ -102,7 +102,7 @@ func TestEnginePaths(t *testing.T) {
 	}
 }
 
-// The longest path that systemd takes, and one byte more.
+// The longest path that systemd accepts, and one byte more.
 func TestPathLimit(t *testing.T) {
 	for n, want := range map[int]bool{maxSocketPath: true, maxSocketPath + 1: false} {
 		if got := (Machine{}).problem("/" + strings.Repeat("x", n-1)); (got == "") != want {
@@ -113,7 +113,7 @@ func TestPathLimit(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
-	// Something is in the way of the first drop-in; the second is written all the same.
+	// A file is in the way of the first drop-in; the second is still written.
 	if err := os.WriteFile(filepath.Join(dir, "a.socket.d"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// Whatever the environment holds, it adds no line of its own to a unit.
+// The environment can't add lines to a unit.
 func FuzzDropIns(f *testing.F) {
 	f.Add("/tmp", "/run/user/1000", "")
 	f.Add("/tmp/a\n[Service]\nExecStart=/bin/false", "/run\r\n", "a\nb")

@@ -31,25 +31,25 @@ import (
 // maxInformation is many times what the driver says about a GPU.
 const maxInformation = 64 << 10
 
-// Machine is what decides where engines look. It is plain data.
+// Machine is the data that decides where engines look.
 type Machine struct {
 	// GPUs are in nvidia-smi's order, without those that the driver excludes.
 	GPUs []GPU
 	// FIPS is whether the kernel runs in FIPS mode, where md5 may be forbidden.
 	FIPS bool
-	// WSL is whether the kernel is that of Windows's subsystem for Linux, whose GPUs are
-	// Windows's.
+	// WSL tells that the kernel is that of Windows's subsystem for Linux, where the GPUs
+	// belong to Windows.
 	WSL bool
 	UID int
-	// TempDir is where a Python program with this environment keeps temporary
-	// files, empty if it would find no place.
+	// TempDir is where a Python program with this environment keeps temporary files, empty if
+	// it would find no directory.
 	TempDir string
-	// Distrust says why engines would refuse their default directory inside of
-	// TempDir as it is now, empty if they wouldn't.
+	// Distrust says why engines would now refuse their default directory inside of TempDir,
+	// empty if they wouldn't.
 	Distrust string
 	// RuntimeDir is the manager's %t.
 	RuntimeDir string
-	// Notes are remarks for people about what was found and is of no use.
+	// Notes are remarks for people about things that were found and can't be used.
 	Notes []string
 }
 
@@ -57,10 +57,10 @@ type Machine struct {
 type GPU struct {
 	Index int    // nvidia-smi's number: GPUs in order of their place on the bus
 	Bus   string // "0000:65:00.0"
-	UUID  string // as NVML says it: "GPU-" and 36 characters. Empty if it isn't known
+	UUID  string // in NVML's form: "GPU-" and 36 characters. Empty if it isn't known
 }
 
-// List words the GPUs, for messages.
+// List describes the GPUs, for messages.
 func (m Machine) List() string {
 	var list []string
 	for _, g := range m.GPUs {
@@ -69,9 +69,9 @@ func (m Machine) List() string {
 	return strings.Join(list, ", ")
 }
 
-// Named gives the GPUs that an instance of this name could be for, which is sound
-// if there is one: by nvidia-smi's number, or by the beginning of a uuid. MIG slices
-// are in no file of /proc.
+// Named gives the GPUs that an instance with this name could be for, by nvidia-smi's
+// number or by the beginning of a uuid. The name is good if there is exactly one. /proc
+// doesn't show MIG slices.
 func (m Machine) Named(name string) []GPU {
 	number, err := strconv.Atoi(name)
 	var found []GPU
@@ -83,11 +83,11 @@ func (m Machine) Named(name string) []GPU {
 	return found
 }
 
-// Read looks at the machine for the user uid with the environment env. For a
-// generator that is what the manager started with and environment.d(5) adds to
-// it, not what a shell sets: a TMPDIR that isn't there is unknown here. What
-// concerns the kernel is read below root, "/" but in tests. Read never fails: a
-// machine without a driver has no GPUs, and what looks wrong is in the Notes.
+// Read examines the machine for the user uid with the environment env. For a generator
+// that is the manager's own environment with the additions of environment.d(5), without
+// what a shell sets: a shell's TMPDIR is unknown here. Kernel files are read below root,
+// which is "/" except in tests. Read never fails: a machine without a driver has no GPUs,
+// and problems are in the Notes.
 func Read(root string, uid int, env func(string) string) Machine {
 	m := Machine{UID: uid, RuntimeDir: env("XDG_RUNTIME_DIR")}
 	if m.RuntimeDir == "" {
@@ -102,7 +102,7 @@ func Read(root string, uid int, env func(string) string) Machine {
 	m.GPUs, m.Notes = gpus(filepath.Join(root, "proc/driver/nvidia/gpus"))
 	if m.TempDir = tempDir(env); m.TempDir == "" {
 		//diag generator
-		// None of `TMPDIR`, `/tmp` and the others can be written, so the generator leaves out the
+		// Neither `TMPDIR` nor `/tmp` nor the other directories can be written, so the generator leaves out the
 		// default paths. Set `TMPDIR` for the service manager.
 		m.Notes = append(m.Notes, "no directory for temporary files can be written: set TMPDIR")
 		return m
@@ -116,7 +116,7 @@ func Read(root string, uid int, env func(string) string) Machine {
 	return m
 }
 
-// gpus reads the driver's folder, which has one folder a GPU, named by its bus.
+// gpus reads the driver's folder, which has one folder per GPU, named by its bus.
 func gpus(folder string) (list []GPU, notes []string) {
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func gpus(folder string) (list []GPU, notes []string) {
 			continue
 		}
 		if gpu.UUID = uuid; uuid == "" && err == nil {
-			// The driver shows question marks until somebody first uses the GPU.
+			// The driver shows question marks until the GPU is first used.
 			//diag generator BUS
 			// The driver tells the uuid after the first use of the GPU since the start of the
 			// machine, so its default paths are missing. Run the two commands of the message.
@@ -182,8 +182,7 @@ func parseInformation(text []byte) (uuid string, excluded bool) {
 	return uuid, excluded
 }
 
-// place is a number by which GPUs sort as on the bus, for a name that busName
-// matches.
+// place is a number that sorts GPUs in bus order, for a name that matches busName.
 func place(bus string) (n uint64) {
 	for i, part := range busName.FindStringSubmatch(bus)[1:] {
 		v, _ := strconv.ParseUint(part, 16, 32) // busName admits digits only
@@ -192,15 +191,15 @@ func place(bus string) (n uint64) {
 	return n
 }
 
-// tempDir is Python's tempfile.gettempdir(): the first of some directories in
-// which it can make a file. A relative one means another place to each program
-// and is passed over, as is the last resort, the current directory.
+// tempDir is Python's tempfile.gettempdir(): the first of some directories in which it can
+// make a file. Relative directories, which mean another place for each program, are
+// skipped, and so is the last resort, the current directory.
 func tempDir(env func(string) string) string {
 	for _, dir := range []string{env("TMPDIR"), env("TEMP"), env("TMP"), "/tmp", "/var/tmp", "/usr/tmp"} {
 		if !filepath.IsAbs(dir) {
 			continue
 		}
-		// Managers that can run generators where only their output may be written.
+		// Managers can run generators in an environment where only their output may be written.
 		err := unix.Access(dir+"/.", unix.W_OK|unix.X_OK)
 		if err == nil || errors.Is(err, unix.EROFS) {
 			return filepath.Clean(dir)
@@ -209,9 +208,9 @@ func tempDir(env func(string) string) string {
 	return ""
 }
 
-// distrust says what verify_private_dir of vLLM's weight_cache/protocol.py would
-// say about its default directory. One that isn't there gets made as it should.
-// A directory of another user's would also fail the whole socket unit.
+// distrust says what verify_private_dir of vLLM's weight_cache/protocol.py would object to
+// in its default directory. A missing directory is fine: it is made with the right mode.
+// Another user's directory would also make the whole socket unit fail.
 func distrust(dir string, uid int) string {
 	var s unix.Stat_t
 	err := unix.Lstat(dir, &s)

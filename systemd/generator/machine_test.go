@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { testmain.Run(m) }
 
-// information is what driver 580.159.04 says about an H200, byte for byte but
-// for the parts that tests vary.
+// information is the output of driver 580.159.04 for an H200, byte for byte except for the
+// parts that tests vary.
 func information(uuid, bus, excluded string) string {
 	return "Model: \t\t NVIDIA H200\nIRQ:   \t\t 41\nGPU UUID: \t " + uuid + "\nVideo BIOS: \t 96.00.a5.00.1a\n" +
 		"Bus Type: \t PCIe\nDMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t " + bus +
@@ -213,7 +213,7 @@ func FuzzParseInformation(f *testing.F) {
 	})
 }
 
-// env is an environment of the given variables and no others.
+// env is an environment with only the given variables.
 func env(list ...string) func(string) string {
 	return func(name string) string {
 		for _, v := range list {
@@ -225,7 +225,7 @@ func env(list ...string) func(string) string {
 	}
 }
 
-// Case D1: a name is for no GPU, one, or too many, and never for another one.
+// Case D1: a name stands for no GPU, one, or several, and never for another one.
 func TestNamed(t *testing.T) {
 	a, b, c, late := GPU{0, "0000:19:00.0", uuidA}, GPU{1, "0000:3b:00.0", uuidB}, GPU{2, "0000:5d:00.0", uuidC}, GPU{Index: 3, Bus: "0000:9b:00.0"}
 	m := Machine{GPUs: []GPU{a, b, c, late}}

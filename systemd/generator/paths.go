@@ -17,19 +17,19 @@ import (
 // maxSocketPath is sun_path of struct sockaddr_un without the final zero byte.
 const maxSocketPath = 107
 
-// Path is a place where a stock engine looks for the cache of one GPU.
+// Path is a path where an unmodified engine looks for the cache of one GPU.
 type Path struct {
 	Path    string
 	Draft   bool   // for the draft model of speculative decoding
 	Release string // of vLLM, that looks there: "0.30", "0.31 and later"
-	// Problem says why nobody can listen there, and what to do. Empty if one can.
+	// Problem says why the unit can't listen there, and what to do. Empty if it can.
 	Problem string
 }
 
-// EnginePaths lists where engines look for the cache of the GPU uuid, in the
-// order of releases: without options, below TempDir, and with socket_dir set to
-// the directory of wcache's own sockets. A MIG slice has a uuid of its own, which
-// /proc doesn't show; the paths are made in the same way.
+// EnginePaths lists where engines look for the cache of the GPU uuid, in the order of
+// releases: below TempDir without options, and in the directory of wcache's own sockets
+// with socket_dir set to it. A MIG slice has its own uuid, which /proc doesn't show; its
+// paths are made in the same way.
 func (m Machine) EnginePaths(uuid string) []Path {
 	var list []Path
 	for _, dir := range []string{m.defaultDir(), m.ownDir()} {
@@ -47,7 +47,7 @@ func (m Machine) EnginePaths(uuid string) []Path {
 	return list
 }
 
-// defaultDir is vLLM's socket_dir where none is set, empty if there is no place.
+// defaultDir is vLLM's socket_dir without options, empty if there is no place for it.
 func (m Machine) defaultDir() string {
 	if m.TempDir == "" {
 		return ""
@@ -59,9 +59,9 @@ func (m Machine) defaultDir() string {
 func (m Machine) ownDir() string { return filepath.Join(m.RuntimeDir, "vllm_weight_cache") }
 
 // names are the paths within a directory: get_socket_path in vLLM's
-// weight_cache/protocol.py, which hashes the uuid by md5, or by sha256 where
-// Python's md5 is forbidden. FIPS mode of the kernel doesn't decide that alone,
-// an interpreter may bring its own OpenSSL, so there both names are right.
+// weight_cache/protocol.py, which hashes the uuid by md5, or by sha256 if Python's md5 is
+// forbidden. The kernel's FIPS mode doesn't decide that alone, because an interpreter may
+// have its own OpenSSL; in that mode both names are possible.
 func names(uuid string, fips bool) []Path {
 	name := func(id, role string) string { return "vllm_weight_cache_" + id + role + ".sock" }
 	hash := md5.Sum([]byte(uuid))
@@ -79,7 +79,7 @@ func names(uuid string, fips bool) []Path {
 	return list
 }
 
-// problem says why path can't be a socket's, or can't be said in a unit file.
+// problem says why path can't be a socket's path, or can't be written in a unit file.
 func (m Machine) problem(path string) string {
 	if len(path) > maxSocketPath {
 		return fmt.Sprintf("%d bytes, and a socket's path has at most %d: set the engine's socket_path to one of those in %s",

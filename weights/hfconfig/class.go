@@ -8,17 +8,17 @@ import "slices"
 // class holds the defaults of a transformers config class, and how vLLM's model
 // class of the same type reads it.
 type class struct {
-	model        string // what vLLM takes for a missing architectures: MODEL_MAPPING_NAMES
+	model        string // the class that vLLM uses if architectures is missing: MODEL_MAPPING_NAMES
 	vocab        int64
 	hidden       int64
 	intermediate int64
 	kvHeads      int64 // 0: as many as heads
-	headDim      int64 // 0: hidden size by heads
+	headDim      int64 // 0: hidden size divided by heads
 	maxPositions int64
 	layerTypes   bool // the class has layer_types, so rope may be nested
 	phi3         bool
-	qwen2        bool // bias of q, k and v always, head_dim of the file never
-	qwen3        bool // no bias of o_proj
+	qwen2        bool // q, k and v always have a bias; head_dim of the file is ignored
+	qwen3        bool // o_proj has no bias
 }
 
 // All five have 32 layers and 32 heads, and don't tie their embeddings.
@@ -36,14 +36,14 @@ var classes = map[string]class{
 	"phi3":    {model: "Phi3Model", vocab: 32064, hidden: 3072, intermediate: 8192, maxPositions: 4096, phi3: true},
 }
 
-// Classes without defaults here, whose rope parameters are known to be made as
-// those of the five above are, given a rope_theta.
+// Classes without defaults here whose rope parameters, given a rope_theta, are known to
+// be computed as for the five above.
 var plainRope = []string{
 	"mixtral", "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "deepseek_v2", "deepseek_v3",
 	"olmo", "olmo2", "olmoe", "granite", "granitemoe", "cohere", "starcoder2", "smollm3",
 }
 
-// Classes that have no rope parameters at all.
+// Classes without rope parameters.
 var noRope = []string{"gpt2", "opt"}
 
 // maxSize bounds each size of a configuration, so that a product of two fits an
@@ -59,7 +59,7 @@ func (c *Config) build(k class) {
 	c.fault(RopeParameters, c.rope(k))
 }
 
-// shapes reads what decides how many tensors there are, and how large.
+// shapes reads the values that decide how many tensors there are, and how large they are.
 func (c *Config) shapes(k class) error {
 	r := reader{m: c.Raw}
 	c.HiddenSize = r.size("hidden_size", k.hidden)
@@ -79,7 +79,7 @@ func (c *Config) shapes(k class) error {
 	c.HeadDim = c.HiddenSize / c.Heads
 	v, given := c.Raw["head_dim"]
 	switch {
-	case given && (v == nil || v == int64(0)): // vLLM's classes take 0 and None for none
+	case given && (v == nil || v == int64(0)): // vLLM's classes treat 0 and None as missing
 	case k.qwen2:
 		r.integer("head_dim", 0) // is not used
 	case given:
@@ -122,15 +122,15 @@ func (c *Config) rope(k class) error {
 			return err
 		}
 	} else if c.Raw["layer_types"] != nil {
-		n.flat = true // transformers learns of these names while it is at it
+		n.flat = true // transformers reads these names in the same step
 	}
 	rope, err := n.normalize()
 	c.Rope = rope
 	return err
 }
 
-// layerTypes are the names that layer_types holds, which Qwen2Config and
-// Qwen3Config make up where the file has none.
+// layerTypes are the names in layer_types. Qwen2Config and Qwen3Config compute them if
+// the file has none.
 func (c *Config) layerTypes() ([]string, error) {
 	r := reader{m: c.Raw}
 	layers := r.size("num_hidden_layers", defaultLayers)
@@ -168,8 +168,8 @@ func (c *Config) layerTypes() ([]string, error) {
 	return names, nil
 }
 
-// take fills the fields of a class that isn't known with what the file gives, as
-// far as it has the documented type: nothing is built of them.
+// take fills the fields of an unknown class with the file's values that have the
+// documented type: nothing is built from them.
 func (c *Config) take(text map[string]any) {
 	size := func(key string) int64 {
 		r := reader{m: text}
@@ -193,9 +193,8 @@ func (c *Config) take(text map[string]any) {
 	c.fault(RopeParameters, c.takeRope(text))
 }
 
-// takeRope accepts rope parameters only where no default of the class can have
-// a part in them: the file, or plainRope, must settle each value that some class
-// has a default for.
+// takeRope accepts rope parameters only if no default of the class can change them: the
+// file, or plainRope, must settle each value for which some class has a default.
 func (c *Config) takeRope(text map[string]any) error {
 	positions := "max_position_embeddings"
 	if c.ModelType == "gpt2" {

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package hfconfig reads a model's config.json into what transformers' config
-// object would hold, which is what vLLM builds a model and its key from: names
-// of older releases are mapped, and for the dense family (llama, mistral, qwen2,
-// qwen3, phi3) keys that the file lacks take the defaults of their class.
+// Package hfconfig reads a model's config.json into the values of transformers'
+// config object, from which vLLM builds a model and its key: names of older
+// releases are mapped, and for the dense family (llama, mistral, qwen2, qwen3,
+// phi3) keys that the file lacks get the defaults of their class.
 //
 // It follows transformers 5.20 (configuration_utils.py, modeling_rope_utils.py
 // and each model's own configuration file) and vLLM 0.33's get_config.
 //
-// A file that is JSON can always be read. What can't be told of it for sure, as a
-// value has a type that its key isn't documented to have, is an error of that
-// part alone, see [Config.Check].
+// Any file that is JSON can be read. If a value has another type than documented for
+// its key, so that its meaning isn't certain, only that part has an error, see
+// [Config.Check].
 package hfconfig
 
 import (
@@ -26,12 +26,12 @@ import (
 	"syscall"
 )
 
-// Config is one model's configuration. It is not changed once made, and safe
-// for concurrent use as long as nobody changes its maps.
+// Config is one model's configuration. It is immutable, and safe for concurrent use as
+// long as its maps aren't changed.
 type Config struct {
-	// Known tells whether ModelType is one whose class is built in. If not,
-	// fields that the file doesn't give are zero. Those of a part for which Check
-	// has an error mean nothing.
+	// Known tells whether the class of ModelType is built in. If not, fields that the
+	// file doesn't give are zero. Fields of a part for which Check has an error mean
+	// nothing.
 	Known bool
 
 	Architectures     []string
@@ -42,11 +42,11 @@ type Config struct {
 	Layers            int64
 	Heads             int64
 	KVHeads           int64
-	HeadDim           int64 // as vLLM's class of this type takes it
+	HeadDim           int64 // as vLLM's class of this type reads it
 	VocabSize         int64
 	MaxPositions      int64
 	TieWordEmbeddings bool
-	AttentionBias     bool // of q, k and v, as vLLM's class of this type takes it
+	AttentionBias     bool // of q, k and v, as vLLM's class of this type reads it
 	OutputBias        bool // of o_proj, likewise
 	MLPBias           bool
 	Rope              Rope // nil if the model has none
@@ -56,15 +56,15 @@ type Config struct {
 	// string, []any and map[string]any.
 	Raw map[string]any
 
-	// MistralFormat tells that vLLM takes this directory's configuration from
-	// Mistral's params.json, so that nothing else here is what an engine sees.
+	// MistralFormat tells that vLLM reads this directory's configuration from Mistral's
+	// params.json, so an engine sees different values than those here.
 	MistralFormat bool
 
 	faults [parts]error
 }
 
-// Missing is the error for a value that the file lacks, of a class whose default
-// is not built in.
+// Missing is the error for a value that the file lacks, if the default of its class is
+// not built in.
 type Missing struct {
 	ModelType string
 	Field     string // as config.json spells it
@@ -77,8 +77,8 @@ func (e *Missing) Error() string {
 	return fmt.Sprintf("%q is not in config.json, and the default of model type %q is not known", e.Field, e.ModelType)
 }
 
-// FormatError is the error for a file that isn't a configuration at all, or is
-// over a limit of this package. Nothing can be said of its model.
+// FormatError is the error for a file that isn't a configuration, or is over a limit
+// of this package. Nothing is known about its model.
 type FormatError struct {
 	File   string // base name, "" for a text
 	Reason string
@@ -90,14 +90,14 @@ func (e *FormatError) Error() string {
 		return "parse config: " + e.Reason
 	}
 	//diag files FILE REASON
-	// The file is not JSON, or has more than any configuration. Fetch it again.
+	// The file is not JSON, or is larger than any configuration. Fetch it again.
 	return fmt.Sprintf("parse %s: %s", e.File, e.Reason)
 }
 
-// Check tells whether the fields of a part are those of transformers' config
-// object. The error is an [*Invalid], or a [*Missing] for the rope parameters of a
-// class that isn't known, or says what else is wrong with the file's values. Shapes
-// of a class that isn't known are not checked.
+// Check tells whether the fields of a part equal those of transformers' config object.
+// The error is an [*Invalid], or a [*Missing] for the rope parameters of an unknown
+// class, or says what else is wrong with the file's values. Shapes of an unknown class
+// are not checked.
 func (c *Config) Check(p Part) error { return c.faults[p] }
 
 // fault notes the first error of a part.
@@ -113,9 +113,9 @@ const (
 	quantizationName = "hf_quant_config.json"
 )
 
-// Read parses the configuration of a model directory: config.json and, where
-// that names no quantization, ModelOpt's hf_quant_config.json. The error is a
-// [*FormatError], or comes from the file system.
+// Read parses the configuration of a model directory: config.json and, if that has no
+// quantization, ModelOpt's hf_quant_config.json. The error is a [*FormatError], or
+// comes from the file system.
 func Read(dir string) (*Config, error) {
 	v, err := readJSON(dir, configName)
 	if err != nil {
@@ -160,7 +160,7 @@ func object(key string, v any) error {
 	return invalid(key, v, "an object")
 }
 
-// mistralFormat is how vLLM's get_config chooses a format by itself.
+// mistralFormat reports whether vLLM's get_config would choose Mistral's format by itself.
 func mistralFormat(dir string) (bool, error) {
 	info, err := os.Stat(filepath.Join(dir, "params.json"))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
@@ -178,10 +178,10 @@ func mistralFormat(dir string) (bool, error) {
 	}), nil
 }
 
-// readFile reads a file of at most MaxSize bytes; a longer one is cut after one
-// byte too many, which decode then refuses.
+// readFile reads at most MaxSize+1 bytes of a file, so that decode refuses a longer
+// file.
 func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is empty, and not waited at
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe reads as empty, without waiting
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
 	}
@@ -231,12 +231,12 @@ func parse(v any) (*Config, error) {
 	return c, nil
 }
 
-// overriding are keys that make a config object read its other attributes in
-// another way; the first leads to another file.
+// overriding are keys that change how a config object reads its other attributes; the
+// first one leads to another file.
 var overriding = []string{"configuration_files", "attribute_map", "default_rope_type", "_rope_type_labels", "__dict__", "__class__"}
 
-// architecture reads model_type and architectures, of which an empty list is as
-// good as none, and so is None.
+// architecture reads model_type and architectures. An empty list and None count as
+// missing.
 func (c *Config) architecture() error {
 	v, given := c.Raw["model_type"]
 	if c.ModelType, _ = v.(string); given && c.ModelType == "" {
@@ -259,11 +259,11 @@ func (c *Config) architecture() error {
 	return nil
 }
 
-// textKeys are what the part that describes the language model may be called.
+// textKeys are the possible names of the part that describes the language model.
 var textKeys = []string{"text_encoder", "decoder", "generator", "text_config"}
 
-// textPart is that part, or the whole: get_text_config of configuration_utils.py.
-// It is nil after an error.
+// textPart is that part, or the whole object: get_text_config of
+// configuration_utils.py. It is nil after an error.
 func textPart(raw map[string]any) (map[string]any, error) {
 	text, found := raw, ""
 	for _, key := range textKeys {
@@ -282,7 +282,7 @@ func textPart(raw map[string]any) (map[string]any, error) {
 	return text, nil
 }
 
-// dtype is the element type that the file names, or its text part.
+// dtype is the element type of the file, or of its text part.
 func (c *Config) dtype(text map[string]any, textErr error) error {
 	var err error
 	if c.DType, err = dtypeOf(c.Raw); err != nil || c.DType != "" {
@@ -295,7 +295,7 @@ func (c *Config) dtype(text map[string]any, textErr error) error {
 	return err
 }
 
-// dtypeOf reads the new key, or the old one where that is None.
+// dtypeOf reads the new key, or the old key if the new one is None.
 func dtypeOf(m map[string]any) (string, error) {
 	key := "dtype"
 	if m[key] == nil {
@@ -305,7 +305,7 @@ func dtypeOf(m map[string]any) (string, error) {
 		return "", nil
 	}
 	name, _ := m[key].(string)
-	switch name { // torch has two names of some
+	switch name { // torch has two names for some types
 	case "":
 		return "", invalid(key, m[key], "a name")
 	case "half":

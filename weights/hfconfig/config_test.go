@@ -23,8 +23,8 @@ import (
 func TestMain(m *testing.M) { testmain.Run(m) }
 
 // recorded is an entry of testdata/configs.json: a random config.json, and what
-// transformers 5.20.2 and vLLM 0.33.0 made of it (testdata/configs.py). Sizes
-// are there for the dense family only.
+// transformers 5.20.2 and vLLM 0.33.0 made of it (testdata/configs.py). Only the dense
+// family has sizes.
 type recorded struct {
 	Config string
 	Want   struct {
@@ -85,13 +85,13 @@ func TestParseAsTransformers(t *testing.T) {
 			t.Errorf("%s (-transformers +Parse):\n%s", r.Config, diff)
 		}
 	}
-	// Unknown classes may be refused, but those whose rope is complete are not.
+	// Unknown classes may be refused, unless their rope parameters are complete.
 	if missing < 20 || missing > 100 {
 		t.Errorf("%d configurations of unknown classes lack a value", missing)
 	}
 }
 
-// payloadRope is the rope_parameters of the text that vLLM hashes.
+// payloadRope is rope_parameters in the text that vLLM hashes.
 func payloadRope(t *testing.T, payload string) Rope {
 	t.Helper()
 	v, err := decode([]byte(payload))
@@ -102,7 +102,7 @@ func payloadRope(t *testing.T, payload string) Rope {
 	return m
 }
 
-// integral makes integers of integral floats, as that text has them.
+// integral turns integral floats into integers, as in that text.
 func integral(r Rope) Rope {
 	if r == nil {
 		return nil

@@ -13,22 +13,22 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of a config.json. The largest published ones are some 200 KB, a few
-// levels deep.
+// Limits of a config.json. The largest published files have some 200 KB, a few levels
+// deep.
 const (
 	MaxSize  = 2 << 20 // bytes
 	maxDepth = 100
 	maxInt   = 4300 // digits, CPython's own limit
 )
 
-// Cost is how many bytes of memory a file takes at most for each of its own, measured:
-// an object of one key has seven of text.
+// Cost is the most memory that a file takes, in bytes per byte of the file, measured with
+// objects of one key, which have seven bytes of text.
 const Cost = 64
 
-// decode parses the JSON that Python's json module takes, because that is what
-// config.json files are written and read with: NaN and the infinities are
-// numbers, integers have no size, and of two equal keys the last one counts.
-// encoding/json refuses the first and loses the difference between 1 and 1.0.
+// decode parses JSON as Python's json module does, which reads and writes config.json
+// files: NaN and the infinities are numbers, integers have no size limit, and of two
+// equal keys the last one counts. encoding/json refuses the first and loses the
+// difference between 1 and 1.0.
 func decode(b []byte) (any, error) {
 	if len(b) > MaxSize {
 		return nil, fmt.Errorf("%d bytes are over the limit of %d", len(b), MaxSize)
@@ -62,7 +62,7 @@ func (d *decoder) space() {
 	}
 }
 
-// skip takes c, after spaces, if it comes next.
+// skip consumes c, after spaces, if it comes next.
 func (d *decoder) skip(c byte) bool {
 	d.space()
 	if d.i < len(d.s) && d.s[d.i] == c {
@@ -134,7 +134,7 @@ func (d *decoder) object(depth int) (any, error) {
 	}
 }
 
-// special undoes transformers' way to write a number that JSON lacks, see
+// special decodes transformers' form of numbers that JSON lacks, see
 // _encode_special_floats of its configuration_utils.py.
 func special(m map[string]any) any {
 	if name, ok := m["__float__"].(string); ok && len(m) == 1 {
@@ -214,7 +214,7 @@ func (d *decoder) escape() (rune, error) {
 	}
 	r, ok := d.hex()
 	if ok && utf16.IsSurrogate(r) {
-		// Python keeps half a pair; Go has no string for it.
+		// Python keeps half of a pair; a Go string can't.
 		low, paired := d.hex()
 		r = utf16.DecodeRune(r, low)
 		ok = paired && r != utf8.RuneError
@@ -225,7 +225,7 @@ func (d *decoder) escape() (rune, error) {
 	return r, nil
 }
 
-// hex takes \uXXXX.
+// hex reads \uXXXX.
 func (d *decoder) hex() (rune, bool) {
 	rest := d.s[d.i:]
 	if len(rest) < 6 || rest[:2] != `\u` {
@@ -282,7 +282,7 @@ func (d *decoder) number() (any, error) {
 	return n, nil
 }
 
-// digits takes decimal digits and counts them.
+// digits reads decimal digits and counts them.
 func (d *decoder) digits() int {
 	start := d.i
 	for d.i < len(d.s) && d.s[d.i] >= '0' && d.s[d.i] <= '9' {

@@ -9,12 +9,12 @@ import (
 	"slices"
 )
 
-// Rope is a normalised rope_parameters: one flat set of values, or one set for
-// each layer type, see [Rope.Nested]. Values are as in [Config.Raw].
+// Rope is a normalised rope_parameters: one flat set of values, or one set per layer
+// type, see [Rope.Nested]. Values are as in [Config.Raw].
 type Rope map[string]any
 
-// Nested tells whether the values are given for each layer type. Then the
-// method below answers for none of them.
+// Nested tells whether there is one set of values per layer type. Then the method
+// below answers for none of the sets.
 func (r Rope) Nested() bool {
 	for _, v := range r {
 		if _, ok := v.(map[string]any); ok {
@@ -30,11 +30,11 @@ func (r Rope) Type() string { s, _ := r["rope_type"].(string); return s }
 // defaultTheta is RotaryEmbeddingConfigMixin.default_theta.
 const defaultTheta = 10000.0
 
-// scaled are the types for which the positions of the training are written down.
+// scaled are the types whose parameters contain the positions of the training.
 var scaled = []string{"llama3", "yarn", "longrope"}
 
-// normalizer does what happens to a file's rope parameters on their way into a
-// config object. text is the (text) part of the file.
+// normalizer does to a file's rope parameters what transformers and vLLM do to them on
+// their way into a config object. text is the (text) part of the file.
 type normalizer struct {
 	text         map[string]any
 	maxPositions int64
@@ -43,7 +43,7 @@ type normalizer struct {
 	flat         bool     // no dictionary may be nested
 }
 
-// normalize gives nil and no error where no parameter is given at all.
+// normalize gives nil and no error if the file has no rope parameters.
 func (n normalizer) normalize() (Rope, error) {
 	given, err := n.given()
 	if err != nil {
@@ -55,7 +55,7 @@ func (n normalizer) normalize() (Rope, error) {
 		return nil, err
 	}
 
-	// convert_rope_params_to_dict: keys from beside the dictionary move into it.
+	// convert_rope_params_to_dict: keys beside the dictionary move into it.
 	theta, ok := n.text["rope_theta"]
 	if !ok {
 		theta = defaultTheta
@@ -75,12 +75,12 @@ func (n normalizer) normalize() (Rope, error) {
 		rope["rope_type"] = "longrope"
 	}
 
-	// vLLM's patch_rope_parameters: older names again, and now with what became
-	// an attribute of the config object in between.
+	// vLLM's patch_rope_parameters: older names again, now including those that have
+	// become attributes of the config object in between.
 	for _, name := range []string{"partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"} {
 		v, ok := n.text[name]
 		if !ok || name == "partial_rotary_factor" && !n.phi3 {
-			continue // all but Phi3Config have used it up
+			continue // all except Phi3Config have consumed it
 		}
 		if v != nil {
 			for _, p := range parts {
@@ -99,9 +99,8 @@ func (n normalizer) normalize() (Rope, error) {
 	return rope, nil
 }
 
-// given is the dictionary of the file. The older name wins where bool() of its
-// value is true, whatever else it is; the newer one may only be a dictionary or
-// None.
+// given is the dictionary of the file. The older name wins if bool() of its value is
+// true, whatever its type; the value of the newer name must be a dictionary or None.
 func (n normalizer) given() (map[string]any, error) {
 	const want = "an object"
 	newer, ok := n.text["rope_parameters"].(map[string]any)
@@ -123,8 +122,8 @@ func (n normalizer) given() (map[string]any, error) {
 	return older, nil
 }
 
-// parts are the dictionaries that hold the values: rope itself, or those nested
-// in it, of which one may be null for layers without rope.
+// parts are the dictionaries that hold the values: rope itself, or the ones nested in
+// it, of which one may be null for layers without rope.
 func (n normalizer) parts(rope map[string]any) (parts []map[string]any, nested bool, err error) {
 	for _, key := range slices.Sorted(maps.Keys(rope)) {
 		if !slices.Contains(n.labels, key) {
@@ -155,11 +154,11 @@ func (n normalizer) parts(rope map[string]any) (parts []map[string]any, nested b
 
 func isObject(v any) bool { _, ok := v.(map[string]any); return ok }
 
-// layerNames may be there without any layer that has them.
+// layerNames may appear although no layer has them.
 var layerNames = []string{"full_attention", "sliding_attention"}
 
-// standardize is standardize_rope_params. attribute tells that the config object
-// has an original_max_position_embeddings of its own, which then wins.
+// standardize is standardize_rope_params. attribute tells that the config object has
+// its own original_max_position_embeddings, which then wins.
 func (n normalizer) standardize(parts []map[string]any, attribute bool) {
 	for _, p := range parts {
 		kind, ok := p["type"]
@@ -178,8 +177,8 @@ func (n normalizer) standardize(parts []map[string]any, attribute bool) {
 	}
 }
 
-// whole are the dictionaries as vLLM tells them apart: all nested ones, whether a
-// layer has their name or not, or rope itself.
+// whole are the dictionaries as vLLM identifies them: all nested ones, whether a layer
+// has their name or not, or rope itself.
 func whole(rope map[string]any) []map[string]any {
 	var parts []map[string]any
 	for _, v := range rope {
@@ -194,8 +193,8 @@ func whole(rope map[string]any) []map[string]any {
 	return parts
 }
 
-// original is the attribute original_max_position_embeddings; 4096 is
-// Phi3Config's default, and no other class has one.
+// original is the attribute original_max_position_embeddings; 4096 is Phi3Config's
+// default, and other classes have none.
 func (n normalizer) original() any {
 	v, ok := n.text["original_max_position_embeddings"]
 	if !ok {
@@ -204,8 +203,8 @@ func (n normalizer) original() any {
 	return v
 }
 
-// patchLegacy is vLLM's patch_legacy_rope_type, but for telechat3-yarn, which
-// takes a logarithm whose last bit is Python's.
+// patchLegacy is vLLM's patch_legacy_rope_type, except for telechat3-yarn, whose
+// logarithm could differ from Python's in the last bit.
 func patchLegacy(p map[string]any) error {
 	if v, ok := p["type"]; ok {
 		setDefault(p, "rope_type", v)
@@ -245,8 +244,8 @@ func setDefault(m map[string]any, key string, v any) {
 	}
 }
 
-// clone copies a dictionary and those in it, so that normalising leaves the raw
-// file alone. Lists are shared: nothing here changes one.
+// clone copies a dictionary and the dictionaries in it, so that normalising doesn't
+// change Raw. Lists are shared, because they aren't changed here.
 func clone(m map[string]any) map[string]any {
 	c := maps.Clone(m)
 	for k, v := range c {

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Part is a part of a configuration. Each can be read or not, whatever the
-// others are, see [Config.Check].
+// Part is a part of a configuration. Each part is readable or not, independently of the
+// others, see [Config.Check].
 type Part int
 
 // The parts.
@@ -28,10 +28,10 @@ const (
 	parts = int(Shapes) + 1
 )
 
-// Invalid is the error for a value of another type than the one that transformers
-// documents for its key, where it isn't certain what Python makes of it: Python
-// takes 0, "" and null for false, 1 for true and true for 1, and each place in
-// transformers and vLLM that reads a value decides anew.
+// Invalid is the error for a value of another type than transformers documents for its
+// key, if it isn't certain what Python makes of it: Python takes 0, "" and null for
+// false, 1 for true and true for 1, and each place in transformers and vLLM that reads a
+// value decides by itself.
 type Invalid struct {
 	Key   string // as config.json spells it
 	Value string // as [Show] writes it
@@ -39,8 +39,8 @@ type Invalid struct {
 }
 
 //diag unsupported KEY VALUE TYPE
-// The value in `config.json` has another type than its key, so that it is not certain what the
-// engine makes of it. Correct the file, or let the engine load from disk.
+// The value in `config.json` has another type than documented for its key, so it is not certain
+// how the engine reads it. Correct the file, or let the engine load from disk.
 
 func (e *Invalid) Error() string { return fmt.Sprintf("%s is %s, not %s", e.Key, e.Value, e.Want) }
 
@@ -48,8 +48,8 @@ func invalid(key string, v any, want string) error {
 	return &Invalid{Key: key, Value: Show(v), Want: want}
 }
 
-// reader takes values of documented types out of an object and keeps the first
-// error, an [*Invalid].
+// reader takes values of documented types out of an object and keeps the first error,
+// an [*Invalid].
 type reader struct {
 	m   map[string]any
 	err error
@@ -61,7 +61,7 @@ func (r *reader) fail(key string, v any, want string) {
 	}
 }
 
-// size is an integer from 1 to maxSize, missing where the key is absent. After an
+// size is an integer from 1 to maxSize, or missing if the key is absent. After an
 // error it is 0.
 func (r *reader) size(key string, missing int64) int64 {
 	v, given := r.m[key]
@@ -76,7 +76,7 @@ func (r *reader) size(key string, missing int64) int64 {
 	return n
 }
 
-// integer is one of any sign.
+// integer is an integer of any sign.
 func (r *reader) integer(key string, missing int64) int64 {
 	v, given := r.m[key]
 	if !given {
@@ -89,7 +89,7 @@ func (r *reader) integer(key string, missing int64) int64 {
 	return n
 }
 
-// flag is a bool, false where the key is absent.
+// flag is a bool, false if the key is absent.
 func (r *reader) flag(key string) bool {
 	v, given := r.m[key]
 	if !given {
@@ -102,8 +102,8 @@ func (r *reader) flag(key string) bool {
 	return b
 }
 
-// bias is a flag of which None counts as False: vLLM hands it to a layer, which
-// only asks "if bias".
+// bias is a flag for which None counts as False: vLLM passes it to a layer, which only
+// asks "if bias".
 func (r *reader) bias(key string) bool {
 	if v, given := r.m[key]; given && v == nil {
 		return false
@@ -111,11 +111,11 @@ func (r *reader) bias(key string) bool {
 	return r.flag(key)
 }
 
-// shown is how many bytes of a value [Show] writes, at least.
+// shown is how many bytes of a value [Show] writes at least.
 const shown = 40
 
 // Show writes a value of a configuration for people: as JSON, with NaN and the
-// infinities as Python has them, and cut where it is long.
+// infinities as Python writes them. It cuts long values.
 func Show(v any) string {
 	var b strings.Builder
 	show(&b, v)
@@ -124,13 +124,13 @@ func Show(v any) string {
 		return text
 	}
 	cut := shown
-	for cut > 0 && text[cut]&0xc0 == 0x80 { // inside a character
+	for cut > 0 && text[cut]&0xc0 == 0x80 { // don't cut inside a character
 		cut--
 	}
 	return text[:cut] + "…"
 }
 
-// show stops where enough is written.
+// show stops when enough is written.
 func show(b *strings.Builder, v any) {
 	switch v := v.(type) {
 	case nil:

@@ -13,9 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestCheck: a value that can't be told is an error of its part, and the other
-// parts are what they are. The odd values of each key are in layout's test, with
-// what vLLM makes of them.
+// TestCheck: an uncertain value is an error of its part, and the other parts are
+// readable. layout's test has the odd values of each key, with what vLLM makes of them.
 func TestCheck(t *testing.T) {
 	const llama = `{"model_type":"llama","architectures":["LlamaForCausalLM"],"dtype":"float16",`
 	all := func(text string) map[Part]string {

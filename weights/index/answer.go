@@ -12,37 +12,36 @@ import (
 
 // Answer is what the index knows of one checkpoint hash.
 type Answer struct {
-	// Dirs are the directories whose hash this is, by path. A directory that several
-	// paths lead to is there once.
+	// Dirs are the directories that have the hash, by path. A directory that several
+	// paths lead to appears once.
 	Dirs []Dir
-	// Unsure are the directories of which it can't be said now whether the hash is
-	// theirs, by path. A directory is not among them where one readable name or header
-	// tells it apart from a known directory of the hash.
+	// Unsure are the directories of which it isn't known now whether they have the
+	// hash, by path. A directory is left out if one readable name or header differs from a
+	// known directory of the hash.
 	Unsure []Unsure
-	// Roots are those that are not completely known, with what does not change from
-	// one moment to the next: path, state, reason and since.
+	// Roots are the roots that are not completely known, with the fields that stay the
+	// same from one moment to the next: path, state, reason and since.
 	Roots []Root
-	// Gone are directories that had the hash a short time ago. One that was moved to where
-	// it has it still may be among them.
+	// Gone are directories that had the hash a short time ago. A directory that was moved
+	// and still has the hash may be among them.
 	Gone []Gone
-	// Version is another one whenever anything above is. See [Index.Current].
+	// Version changes whenever anything above changes. See [Index.Current].
 	Version uint64
 }
 
 // Dir is a model directory.
 type Dir struct {
-	// Path leads to it: by the names of folders below a root, or where only symbolic
-	// links lead to it, by as few of these as possible.
+	// Path leads to it: by the names of folders below a root, or, if only symbolic links
+	// lead to it, by as few links as possible.
 	Path   string
 	Device uint64 // as stat's st_dev
 	Inode  uint64
-	// Edition is a number that changes when a file that has a part in what vLLM makes
-	// of the directory may have changed, its data included. It means nothing after a
-	// restart.
+	// Edition is a number that changes when a file that can influence what vLLM loads, or
+	// its data, may have changed. It means nothing after a restart.
 	Edition uint64
 }
 
-// Unsure is a directory that may have a hash, or may not.
+// Unsure is a directory of which it isn't known whether it has a hash.
 type Unsure struct {
 	Path   string
 	Device uint64
@@ -50,10 +49,10 @@ type Unsure struct {
 	Err    error // why; often a [*weights.Unusable]
 }
 
-// Gone is a directory that had a hash and is removed now, changed, or in no root.
+// Gone is a directory that had a hash and was removed, has changed, or is in no root now.
 type Gone struct {
 	Path string
-	At   time.Time // when that was noticed: not before it happened
+	At   time.Time // when the index noticed, which is after it happened
 }
 
 // State is how much of a root is known.
@@ -61,11 +60,11 @@ type State string
 
 // The states of a root.
 const (
-	Complete  State = "complete"  // every folder has been looked at
+	Complete  State = "complete"  // every folder has been read
 	Searching State = "searching" // it is being walked, for the first time or after a change
-	Partial   State = "partial"   // some folders could not be looked at: see the reason
+	Partial   State = "partial"   // some folders could not be read: see the reason
 	Hung      State = "hung"      // its file system does not answer
-	Missing   State = "missing"   // no such folder exists, which is known for certain
+	Missing   State = "missing"   // the folder certainly doesn't exist
 )
 
 // Root is a root, or a directory that was added.
@@ -74,42 +73,42 @@ type Root struct {
 	Added  bool // by [Index.Add]
 	State  State
 	Reason string    // why it is partial, hung or missing
-	Since  time.Time // when the call began that hangs
+	Since  time.Time // when the hanging call began
 	// Whole says of a hung root that all of it was known when it stopped answering.
-	// What was known then is still told, for nothing there can be loaded meanwhile.
+	// Answers still contain that, because nothing there can be loaded meanwhile.
 	Whole bool
-	// Polled says why the root is walked again and again, "" where the kernel tells of
-	// every change. What is known of it is as old as its last walk.
+	// Polled says why the root is walked periodically, "" if the kernel reports every
+	// change. What is known of a polled root is as old as its last walk.
 	Polled string
-	Dirs   int           // folders that are known
+	Dirs   int           // known folders
 	Models int           // of these, folders with weights
 	Walked time.Time     // when the last walk ended
 	Took   time.Duration // how long the last walk took
 }
 
-// sort brings an answer into its order.
+// sort sorts an answer's lists.
 func (a *Answer) sort() {
 	slices.SortFunc(a.Dirs, func(a, b Dir) int { return strings.Compare(a.Path, b.Path) })
 	slices.SortFunc(a.Unsure, func(a, b Unsure) int { return strings.Compare(a.Path, b.Path) })
 	slices.SortFunc(a.Roots, func(a, b Root) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// clone is an answer that its owner may change.
+// clone copies an answer, so that the caller may change it.
 func (a *Answer) clone() Answer {
-	return Answer{Dirs: slices.Clone(a.Dirs), Unsure: slices.Clone(a.Unsure), Roots: slices.Clone(a.Roots), Gone: slices.Clone(a.Gone), Version: a.Version}
+	return Answer{Dirs: slices.Clone(a.Dirs), Unsure: slices.Clone(a.Unsure), Roots: slices.Clone(a.Roots), Version: a.Version}
 }
 
-// equal reports whether two answers say the same, whatever their versions.
+// equal reports whether two answers are the same apart from their versions.
 func (a *Answer) equal(b *Answer) bool {
 	return slices.Equal(a.Dirs, b.Dirs) &&
 		slices.EqualFunc(a.Unsure, b.Unsure, func(a, b Unsure) bool {
 			return a.Path == b.Path && a.Device == b.Device && a.Inode == b.Inode && a.Err.Error() == b.Err.Error()
 		}) &&
-		slices.Equal(a.Roots, b.Roots) && slices.Equal(a.Gone, b.Gone)
+		slices.Equal(a.Roots, b.Roots)
 }
 
-// claim is one folder's part in an answer. Of several that are one directory the
-// best counts.
+// claim is one folder's part in an answer. If several claims are for one directory,
+// the best one counts.
 type claim struct {
 	path    string
 	links   int // symbolic links on the path
@@ -118,8 +117,8 @@ type claim struct {
 	err     error // why it isn't sure
 }
 
-// better is the order of claims of one directory: a sure one before one that isn't,
-// fewer links, then the shorter way.
+// better is the order of claims for one directory: sure before unsure, then fewer
+// links, then the shorter path.
 func (c *claim) better(d *claim) int {
 	if c.sure != d.sure {
 		if c.sure {
@@ -130,7 +129,7 @@ func (c *claim) better(d *claim) int {
 	return cmp.Or(cmp.Compare(c.links, d.links), comparePaths(c.path, d.path))
 }
 
-// comparePaths puts short ways before long ones.
+// comparePaths puts short paths before long ones.
 func comparePaths(a, b string) int {
 	return cmp.Or(cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")), strings.Compare(a, b))
 }

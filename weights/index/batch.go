@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// batch is a walk: of some folders, and of those below that are new or moved.
+// batch is one walk: of some folders, and of new or moved folders below them.
 type batch struct {
 	r     *root
 	begun time.Time
-	stuck time.Duration // what sys.stuck was then
+	stuck time.Duration // sys.stuck at the start of the walk
 	end   time.Time
 	stack []visit
-	seen  map[*folder]bool // read already; true: with all below
+	seen  map[*folder]bool // already read; true: with all folders below
 	lost  []*folder        // not found where they were
 	tries map[*folder]int
-	edges bool // some folder may be reached in another way now
+	edges bool // some folder may have another path now
 	late  bool // it took too long
-	full  bool // it is of the whole root, or of all that isn't watched
+	full  bool // it walks the whole root, or all of it that isn't watched
 }
 
 type visit struct {
@@ -50,7 +50,7 @@ func (b *batch) step() {
 	b.read(f, v.below)
 }
 
-// giveUp leaves what is not read yet to a later walk.
+// giveUp leaves the folders that aren't read yet to a later walk.
 func (b *batch) giveUp() {
 	r := b.r
 	late := fmt.Errorf("the walk took longer than %v", r.x.o.WalkTime)
@@ -70,14 +70,14 @@ func (r *root) setProblem(f *folder, err error) {
 	r.bad[f] = struct{}{}
 }
 
-// finish publishes what a walk has come to.
+// finish publishes the results of a walk.
 func (b *batch) finish() {
 	r, x := b.r, b.r.x
 	if b.edges {
 		r.link()
 	}
 	now := time.Now()
-	took := max(now.Sub(b.begun)-(r.sys.stuck-b.stuck), 0) // a file system that does not answer makes no work
+	took := max(now.Sub(b.begun)-(r.sys.stuck-b.stuck), 0) // time in which the file system hung doesn't count
 	if b.full {
 		r.took = took
 	} else {
@@ -101,7 +101,7 @@ func (b *batch) finish() {
 	r.batch = nil
 	x.seq++
 	if x.rooted && !slices.ContainsFunc(x.roots, func(r *root) bool { return !r.walked }) {
-		clear(x.hints) // what is left is not there any more
+		clear(x.hints) // the remaining ones don't exist any more
 	}
 	if r.single && state.State == Missing { // it was added, and is gone
 		x.removeRoot(r)
@@ -111,9 +111,9 @@ func (b *batch) finish() {
 	x.unwatch()
 }
 
-// missed deals with a folder that can't be opened. Where its path doesn't lead to it
-// any more, the folder above knows better; when that and all else has been read, the
-// folder is looked for again.
+// missed handles a folder that can't be opened. If its path doesn't lead to it any
+// more, reading the folder above it will tell. When all else has been read, the folder
+// is looked for again.
 func (b *batch) missed(f *folder, err error) {
 	if errors.Is(err, errMoved) || nowhere(err) {
 		const tries = 4 // a path may lead over several links that were moved one after the other
@@ -132,8 +132,8 @@ func (b *batch) missed(f *folder, err error) {
 	rd.publish()
 }
 
-// find looks again for folders that were not where they had been, and reports whether
-// there are any.
+// find looks again for folders that were not at their path, and reports whether there
+// are any.
 func (b *batch) find() bool {
 	if len(b.lost) == 0 {
 		return false
@@ -154,8 +154,8 @@ type arc struct {
 	path string
 }
 
-// link finds out how each folder is reached with as few links as possible, and drops
-// those that aren't reached any more.
+// link finds the path with the fewest links to each folder, and drops folders that can't
+// be reached any more.
 func (r *root) link() {
 	r.round++
 	r.top.round = r.round

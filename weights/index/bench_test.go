@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// models makes a root of directories with four shards and three other files each. All
+// models makes a root of directories with four shards and three other files each. All models
 // have the same names; one in ten has the headers of the hash.
 func models(b *testing.B, n int) (root, hash string) {
 	root = b.TempDir()
@@ -51,7 +51,7 @@ func BenchmarkCurrent(b *testing.B) {
 	}
 }
 
-// Beside a file of another model that grows.
+// While a file of another model grows in the same root.
 func BenchmarkCurrentDownload(b *testing.B) {
 	for _, n := range counts {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -103,7 +103,7 @@ func BenchmarkLookupChanged(b *testing.B) {
 	}
 }
 
-// Each look-up follows a new folder somewhere, which concerns every hash.
+// Each look-up follows the creation of a folder somewhere, which concerns every hash.
 func BenchmarkLookupNewFolder(b *testing.B) {
 	for _, n := range counts {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -131,7 +131,7 @@ func BenchmarkFirstWalk(b *testing.B) {
 	}
 }
 
-// With what an earlier process has saved.
+// With the file that an earlier process has saved.
 func BenchmarkWalkAfterLoad(b *testing.B) {
 	root, hash := models(b, 2000)
 	time.Sleep(50 * time.Millisecond) // the stamps have to settle
@@ -148,7 +148,7 @@ func BenchmarkWalkAfterLoad(b *testing.B) {
 	}
 }
 
-// A walk of what is known already, as of a file server's root.
+// A walk of folders that are already known, as for a root on a file server.
 func BenchmarkPoll(b *testing.B) {
 	root, hash := models(b, 2000)
 	x := start(b, Options{system: remote{}, PollEvery: time.Hour}, root)

@@ -19,7 +19,7 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// Each change shows in the next look-up, and the version of before is not current.
+// The next look-up shows each change, and the earlier version isn't current any more.
 func TestChanges(t *testing.T) {
 	root, out := t.TempDir(), t.TempDir()
 	hash, other := hashOf(one), hashOf(map[string]string{"model.safetensors": "b"})
@@ -116,8 +116,8 @@ func overwrite(path string, b []byte) error {
 	return f.Close()
 }
 
-// The edition of a directory changes with every file that may decide what it is, and
-// with no other.
+// The edition of a directory changes with every file that may decide what vLLM loads,
+// and with no other file.
 func TestEdition(t *testing.T) {
 	dir := t.TempDir()
 	hash := hashOf(one)
@@ -144,7 +144,7 @@ func TestEdition(t *testing.T) {
 	step("of that, a config.json", false, func() error { return os.WriteFile(dir+"/n/config.json", nil, 0o600) })
 }
 
-// What is written through a shared mapping shows when the file is closed.
+// A write through a shared mapping shows when the file is closed.
 func TestMapped(t *testing.T) {
 	dir := t.TempDir()
 	path := dir + "/model.safetensors"
@@ -166,8 +166,8 @@ func TestMapped(t *testing.T) {
 	same(t, "mapped", text(lookup(t, x, hashOf(map[string]string{"model.safetensors": "b"})), dir), "dir DIR")
 }
 
-// A download makes no other hash unsure, and is not read more often than changes are
-// gathered.
+// A download makes no other hash unsure, and its files are read at most once per
+// gathering time.
 func TestDownload(t *testing.T) {
 	dir := t.TempDir()
 	hash := hashOf(one)
@@ -237,7 +237,7 @@ func TestOverflow(t *testing.T) {
 	same(t, "after", text(lookup(t, x, hash), dir), "dir DIR/b", "dir DIR/c/d")
 }
 
-// What another user may not read makes its root partial, until it may.
+// A folder that this user may not read makes its root partial, until it can be read.
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755))
@@ -273,7 +273,7 @@ func TestUnreadable(t *testing.T) {
 	same(t, "a shard locked", text(lookup(t, x, hash), dir), "dir DIR/locked", "dir DIR/shard", `unsure DIR/open: read weights "DIR/open/model.safetensors": permission denied`)
 }
 
-// What is mounted counts, and what it hides does not.
+// Files on a mounted file system count, and those that the mount hides don't.
 func TestMounting(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount; TestMounts covers what is made of the kernel's list")
@@ -315,7 +315,7 @@ func TestMounting(t *testing.T) {
 	same(t, "a folder bound below itself", text(lookup(t, x, hash), dir), "dir DIR/r/a", "dir DIR/r/link/c")
 }
 
-// Asking and changing at once, for the race detector; afterwards the answer is right.
+// Look-ups and changes run at once, for the race detector; afterwards the answer is right.
 func TestConcurrent(t *testing.T) {
 	n := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", n)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain takes over every change that the kernel has told of. It does not wait, and
-// reads no file system. Precondition: x.mu is held.
+// drain applies every change that the kernel has reported. It does not wait, and reads
+// no file system. Precondition: x.mu is held.
 func (x *Index) drain() {
 	if x.closed {
 		return
@@ -21,9 +21,9 @@ func (x *Index) drain() {
 	}
 }
 
-// apply notes what has to be read again after an event.
+// apply notes what an event requires to be read again.
 func (x *Index) apply(e event) {
-	if e.mask&unix.IN_Q_OVERFLOW != 0 { // what was lost can be anything
+	if e.mask&unix.IN_Q_OVERFLOW != 0 { // the lost events can be about anything
 		for _, r := range x.roots {
 			x.markWhole(r.top, true)
 		}
@@ -34,7 +34,7 @@ func (x *Index) apply(e event) {
 		x.died[e.watch] = true
 	}
 	if w == nil {
-		return // what it is for now has not been looked at yet
+		return // its new meaning has not been read yet
 	}
 	if e.mask&unix.IN_IGNORED != 0 {
 		delete(x.watches, e.watch)
@@ -55,8 +55,8 @@ func (x *Index) apply(e event) {
 	x.markUsers(w.users[e.name], w.file)
 }
 
-// markUsers marks entries that depend on what an event is about: contents of a file,
-// or a name on the way to what the entry leads to.
+// markUsers marks entries that depend on the event's subject: a file's contents, or a
+// name on the path that the entry leads to.
 func (x *Index) markUsers(refs map[ref]struct{}, file bool) {
 	for r := range refs {
 		if file {
@@ -67,13 +67,13 @@ func (x *Index) markUsers(refs map[ref]struct{}, file bool) {
 	}
 }
 
-// applyToFolder notes what an event says of a folder's listing.
+// applyToFolder notes what an event says about a folder's listing.
 func (x *Index) applyToFolder(f *folder, e event) {
 	if e.name == "" {
-		if e.mask&unix.IN_ATTRIB != 0 { // it may be readable now, or not any more
+		if e.mask&unix.IN_ATTRIB != 0 { // whether it is readable may have changed
 			x.markWhole(f, false)
 		}
-		return // of a move or an end, its parent is told
+		return // the watch of the parent reports a move or removal
 	}
 	_, isChild := f.children[e.name]
 	_, isVia := f.via[e.name]
@@ -93,7 +93,7 @@ func (x *Index) markWhole(f *folder, below bool) {
 	}
 }
 
-// maxNames is how many entries are looked at one by one; beyond it, listing is cheaper.
+// maxNames is how many entries are read one by one; above it, listing is cheaper.
 const maxNames = 256
 
 func (x *Index) markName(f *folder, name string, below bool) {
@@ -129,8 +129,8 @@ func (x *Index) markFile(f *folder, name string) {
 	x.seq++
 }
 
-// mark gives the task of a folder, a new one if need be. The number of a new task's
-// first change is the next one.
+// mark returns the task of a folder, and makes it if there is none. A new task's first
+// change gets the next number.
 func (x *Index) mark(f *folder) *task {
 	if f.dropped || f.root.removed {
 		return nil
@@ -146,8 +146,8 @@ func (x *Index) mark(f *folder) *task {
 	return f.task
 }
 
-// listen takes changes over soon after they happen, so that little is left to do when
-// somebody asks, until the index is closed.
+// listen applies changes soon after they happen, so that little is left to do for a
+// request. It runs until the index is closed.
 func (x *Index) listen() {
 	defer close(x.listening)
 	for x.notes.err == nil {
@@ -166,8 +166,8 @@ func (x *Index) listen() {
 	}
 }
 
-// quiet is how long changes gather before they are taken over together. The kernel
-// keeps 16,384 of them by default.
+// quiet is how long changes gather before they are applied together. The kernel's queue
+// holds 16,384 of them by default.
 const quiet = 20 * time.Millisecond
 
 // remount finds out which roots a change of mounts concerns.

@@ -21,19 +21,19 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// fault is why something in a model directory is not known. Its error has the file's
-// base name for a path, since a folder may be moved.
+// fault says why something in a model directory is not known. Its error has the file's
+// base name as path, because a folder may be moved.
 type fault struct {
 	name string // of the file, "" for the folder
 	err  error
 }
 
-// unusable is a fault that lasts as long as the file is the same.
+// unusable is a fault that lasts until the file changes.
 func unusable(name, reason string, err error) *fault {
 	return &fault{name, &weights.Unusable{Path: name, Reason: reason, Err: err}}
 }
 
-// in is the fault as an error of a file in a directory.
+// in turns the fault into an error for a file in a directory.
 func (e *fault) in(dir string) error {
 	path := filepath.Join(dir, e.name)
 	var bad *weights.Unusable
@@ -51,15 +51,15 @@ func (e *fault) same(o *fault) bool {
 	return (e == nil) == (o == nil) && (e == nil || e.name == o.name && e.err.Error() == o.err.Error())
 }
 
-// lasts reports whether the same file gives the same fault again.
+// lasts reports whether the fault stays while the file is the same.
 func (e *fault) lasts() bool {
 	var bad *weights.Unusable
 	return errors.As(e.err, &bad)
 }
 
-// makeModel makes a model of the files that were located, and of those of before that
-// were not looked at. Without weights there is none. It gives false where it needs
-// files that were not located.
+// makeModel makes a model of the located files, and of the known files that were not
+// looked at. Without weights there is no model. It returns false if it needs files that
+// were not located.
 func (rd *reading) makeModel() bool {
 	rd.model = nil
 	m := &model{files: make(map[string]*file), cut: rd.cut}
@@ -87,8 +87,8 @@ func (rd *reading) makeModel() bool {
 	return rd.b.r.x.o.Once || rd.hash(m, all)
 }
 
-// file finds out what a file's stamp is, and has the kernel tell of its changes from
-// then on. Its contents are known if they were before.
+// file stamps a file, and asks the kernel to report its changes from then on. Its
+// contents are known if they were known before.
 func (rd *reading) file(name string, at located) *file {
 	if at.err != nil {
 		return rd.lost(name, at, at.err)
@@ -120,7 +120,7 @@ func (rd *reading) file(name string, at located) *file {
 		}
 		f.stamp, regular = info.Stamp, info.Mode.IsRegular()
 	}
-	if !regular { // what happens in a folder is its own affair
+	if !regular { // what happens inside a folder doesn't count
 		f.stamp = stamp.Stamp{Inode: f.stamp.Inode, Device: f.stamp.Device, Mount: f.stamp.Mount}
 	}
 	f.settled = f.stamp.Unsettled(time.Now()) == 0
@@ -140,13 +140,13 @@ func (rd *reading) file(name string, at located) *file {
 	return f
 }
 
-// keeps reports whether a file with a stamp has the contents that are known, or the
-// fault.
+// keeps reports whether the known contents, or the fault, are still those of a file with
+// this stamp.
 func (f *file) keeps(now stamp.Stamp) bool {
 	return f.stamp == now && f.settled && (f.err == nil || f.err.lasts())
 }
 
-// lost is a file that can't be reached.
+// lost makes the entry of a file that can't be reached.
 func (rd *reading) lost(name string, at located, err error) *file {
 	if errors.Is(err, fs.ErrNotExist) && at.text != "" {
 		return &file{err: unusable(name, fmt.Sprintf("is a symlink to %q, which does not exist; fetch the model again", at.text), err)}
@@ -154,8 +154,8 @@ func (rd *reading) lost(name string, at located, err error) *file {
 	return &file{err: &fault{name, err}}
 }
 
-// watchFile has the kernel tell of a file's changes. Of one that can't be read it
-// doesn't; its folder's watch tells when that changes.
+// watchFile asks the kernel to report a file's changes. A file that can't be read isn't
+// watched; its folder's watch reports when that changes.
 func (rd *reading) watchFile(name string, f *file, open *fd.FD) {
 	wd, err := rd.watch(open, fileMask)
 	switch {
@@ -167,9 +167,9 @@ func (rd *reading) watchFile(name string, f *file, open *fd.FD) {
 	}
 }
 
-// hash finds out which names the hash covers, reads the headers that aren't known and,
-// where there is nothing against it, takes the hashes of the directory. It gives false
-// where it needs files that were not located.
+// hash finds the names that the hash covers and reads the unknown headers. If it finds
+// no fault, it computes the hashes of the directory. It returns false if it needs files
+// that were not located.
 func (rd *reading) hash(m *model, all []string) bool {
 	var against *fault
 	m.covered, against = rd.covered(m, all)
@@ -184,7 +184,7 @@ func (rd *reading) hash(m *model, all []string) bool {
 		if slices.ContainsFunc(unknown, func(name string) bool { return !here(name) }) {
 			return false
 		}
-		_ = rd.headers(m, unknown, newSums()) // what could not be read is noted in m
+		_ = rd.headers(m, unknown, newSums()) // m notes the headers that could not be read
 		if against != nil {
 			m.err = against
 			return true
@@ -204,8 +204,8 @@ func (rd *reading) hash(m *model, all []string) bool {
 	return true
 }
 
-// headers adds headers to sums, by name. The fault is the first of those that can't be
-// read.
+// headers adds headers to sums, by name. It returns the fault of the first header that
+// can't be read.
 func (rd *reading) headers(m *model, names []string, s sums) (first *fault) {
 	for _, name := range names {
 		f := m.files[name]
@@ -229,7 +229,7 @@ func (rd *reading) headers(m *model, names []string, s sums) (first *fault) {
 	return first
 }
 
-// digests are those of the files that the hash covers.
+// digests gives the header digests of the files that the hash covers.
 func (m *model) digests() spec {
 	s := make(spec, len(m.covered))
 	for _, name := range m.covered {
@@ -240,8 +240,8 @@ func (m *model) digests() spec {
 	return s
 }
 
-// covered gives the names that the hash covers, nil where that isn't known, and what
-// there is against the hash.
+// covered gives the names that the hash covers, nil if that isn't known, and the fault
+// that makes the hash impossible.
 func (rd *reading) covered(m *model, all []string) ([]string, *fault) {
 	index := m.files[weights.ShardIndexName]
 	switch {
@@ -270,7 +270,7 @@ func (rd *reading) covered(m *model, all []string) ([]string, *fault) {
 	return index.names, nil
 }
 
-// From largeIndex bytes on a shard index waits until few others are in memory.
+// A shard index of largeIndex bytes or more waits until few others are in memory.
 const (
 	largeIndex = 1 << 20
 	largeSlots = 2
@@ -286,7 +286,7 @@ func (rd *reading) shards(f *file) (names []string, e *fault) {
 		select {
 		case rd.b.r.x.large <- struct{}{}:
 			defer func() { <-rd.b.r.x.large }()
-		case <-time.After(rd.b.r.x.o.HungAfter): // what is in memory may hang
+		case <-time.After(rd.b.r.x.o.HungAfter): // the readers of other indexes may hang
 			rd.unseen(&rd.here, "too many large files are being read")
 			return nil, &fault{name, errors.New("too many large files are being read")}
 		}
@@ -335,7 +335,7 @@ func (rd *reading) contents(name string, f *file, read func(readerAt) error) *fa
 		return &fault{name, err}
 	case errors.As(err, &format):
 		begin := make([]byte, 512)
-		n, _ := r.ReadAt(begin, 0) // it only explains the error
+		n, _ := r.ReadAt(begin, 0) // the bytes only help to explain the error
 		return &fault{name, weights.Misread(name, begin[:n], f.stamp, err)}
 	}
 	return rd.unreadable(name, err)
@@ -343,8 +343,8 @@ func (rd *reading) contents(name string, f *file, read func(readerAt) error) *fa
 
 var errWritten = errors.New("it is being written")
 
-// unreadable is a fault that may pass. The kernel tells when the permissions or the
-// contents change, and of nothing else.
+// unreadable is a fault that may pass. The kernel reports a change of permissions or
+// contents, and no other cause.
 func (rd *reading) unreadable(name string, err error) *fault {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errWritten) {
 		rd.unseen(&rd.here, fmt.Sprintf("%s could not be read: %v", name, err))

@@ -11,9 +11,9 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// key tells a folder apart whatever its path, so that loops of links end. The mount
-// is part of it: what is mounted below a folder is not below the same folder where
-// that is bound to another place.
+// key identifies a folder whatever its path, so that loops of links end. The mount is
+// part of it: a file system mounted below a folder isn't visible below a bind mount of
+// the same folder.
 type key struct{ device, inode, mount uint64 }
 
 func keyOf(s stamp.Stamp) key { return key{s.Device, s.Inode, s.Mount} }
@@ -23,27 +23,27 @@ type folder struct {
 	root *root
 	key  key
 
-	// The walker's own: the edge by which it is reached.
+	// Only the walker uses these: the edge by which it is reached.
 	up    *folder
 	name  string
 	links int    // symbolic links on the path
-	moved bool   // its path is another one since the root was linked the last time
-	round uint64 // the last time that the root was linked in which it was reached
+	moved bool   // its path has changed since the root was last linked
+	round uint64 // the last linking of the root that reached it
 
-	// Guarded by Index.mu; of these, the walker alone writes those above task.
+	// Guarded by Index.mu; only the walker writes the fields above task.
 	children  map[string]child  // folders that can be reached from here
 	model     *model            // nil without weights
-	holds     map[string][]hold // what tells of changes, by entry; routes have a name that ends with a slash
-	via       map[string]string // which route an entry goes, for links
+	holds     map[string][]hold // the watches of each entry; the names of routes end with a slash
+	via       map[string]string // the route that a link takes, by entry
 	watch     int32             // of the listing, 0 without
-	had       []string          // the hashes that it had before it could not be told
-	blind     string            // why the kernel doesn't tell of every change here
-	problem   error             // why it could not be looked at, or not completely
-	path      string            // of a model, as it is told
+	had       []string          // the last known hashes, while they can't be determined
+	blind     string            // why the kernel doesn't report every change here
+	problem   error             // why it could not be read completely
+	path      string            // of a model, as answers give it
 	pathLinks int               // symbolic links on that path
 	dropped   bool              // it is not below the root any more
 	task      *task             // what has to be read again
-	busy      bool              // it is being read: what is known of its names may be outdated
+	busy      bool              // it is being read, so its known names may be outdated
 	reading   *task             // what is being read
 }
 
@@ -57,7 +57,7 @@ func (f *folder) real() string {
 	}
 }
 
-// child is an entry of a folder that leads to a folder.
+// child is an entry of a folder that leads to another folder.
 type child struct {
 	key  key
 	link bool
@@ -72,17 +72,17 @@ func (f *folder) at() string {
 	return filepath.Join(f.up.at(), f.name)
 }
 
-// task is what has to be read again of a folder.
+// task says what has to be read again in a folder.
 type task struct {
 	since uint64              // the number of the first change
 	whole bool                // the listing
 	below bool                // and all folders below it
-	names map[string]bool     // entries; true: what is below them as well
-	files map[string]struct{} // files of a model of which only the contents changed
+	names map[string]bool     // entries; true: with all below them
+	files map[string]struct{} // files of a model whose contents alone changed
 }
 
-// wide reports whether anything may have come of it, and not only other contents of
-// files that are known.
+// wide reports whether names may have changed too, and not only the contents of known
+// files.
 func (t *task) wide() bool { return t.whole || t.below || len(t.names) > 0 }
 
 // hold is a watch on which an entry depends: on one name in a watched folder, or ""
@@ -94,10 +94,10 @@ type hold struct {
 
 // watch is an inode that the kernel watches, and what depends on it.
 type watch struct {
-	file    bool                        // no folder
-	folders map[*folder]struct{}        // those whose listing it is, one a root
+	file    bool                        // a file, not a folder
+	folders map[*folder]struct{}        // the folders whose listing it watches, one per root
 	users   map[string]map[ref]struct{} // by name in it, "" for itself
-	readers map[*folder]struct{}        // those that are being read and need it
+	readers map[*folder]struct{}        // folders that are being read and need it
 }
 
 // ref is an entry of a folder.
@@ -106,7 +106,7 @@ type ref struct {
 	entry  string
 }
 
-// depend notes that an entry depends on a watch. Precondition: x.mu is held.
+// depend records that an entry depends on a watch. Precondition: x.mu is held.
 func (x *Index) depend(r ref, h hold, isFile bool) {
 	w := x.watched(h.watch, isFile)
 	if w.users[h.on] == nil {
@@ -127,8 +127,8 @@ func (x *Index) watched(wd int32, isFile bool) *watch {
 	return w
 }
 
-// release undoes depend. Precondition: x.mu is held. The watches that nothing depends
-// on any more have to be ended without the lock: see [Index.unwatch].
+// release undoes depend. Precondition: x.mu is held. Watches that nothing depends on
+// any more have to be ended without the lock: see [Index.unwatch].
 func (x *Index) release(r ref, h hold) {
 	w := x.watches[h.watch]
 	if w == nil {
@@ -149,10 +149,10 @@ func (x *Index) forget(wd int32, w *watch) {
 	}
 }
 
-// watch has the kernel watch an open file or folder, for a folder that is being read.
-// The same inode has the same number, so that a watch may be ended by somebody who
-// needs it no more just when it is handed out again: then it is made anew, or the
-// folder is read again.
+// watch asks the kernel to watch an open file or folder, for a folder that is being
+// read. The same inode has the same number, so another goroutine may end the watch as
+// unneeded while it is handed out again: then watch makes it anew, or the folder is read
+// again.
 func (x *Index) watch(f *fd.FD, mask uint32, reader *folder) (int32, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -181,8 +181,8 @@ func (x *Index) watch(f *fd.FD, mask uint32, reader *folder) (int32, error) {
 	}
 }
 
-// letGo ends that a folder which was read needs a watch; what depends on it has said so
-// meanwhile.
+// letGo drops a read folder's claim to a watch; entries that depend on the watch have
+// recorded that by now.
 func (x *Index) letGo(wd int32, reader *folder) {
 	if w := x.watches[wd]; w != nil {
 		delete(w.readers, reader)

@@ -9,20 +9,25 @@ import (
 	"time"
 )
 
-// GoneFor is how long it is remembered that a directory had a hash. vLLM's engines read
-// headers right before they ask, and ask again with the same key for 5 minutes.
+// GoneFor is how long the index remembers that a directory had a hash. vLLM's engines
+// read headers right before they ask, and ask again with the same key for 5 minutes.
 const GoneFor = 10 * time.Minute
 
-// maxGone is how many directories of a hash are remembered, the latest.
+// maxGone is how many removed directories of a hash are remembered, the latest ones.
 const maxGone = 64
 
-// part notes that a directory doesn't hold what it held. It may have the hash again,
-// or still: then [Index.goneOf] leaves it out for as long as it does. Precondition:
-// x.mu is held.
+// part records that a directory's contents have changed. If it still has the hash, or has
+// it again, [Index.goneOf] leaves it out for that time. Precondition: x.mu is held.
 func (x *Index) part(f *folder, old, now *model) {
+	if f.root.removed {
+		return // see removeRoot
+	}
 	had := old.hashes()
-	if had == nil {
-		had = f.had // for all that is known it had them again meanwhile
+	if had == nil { // it may have had them again meanwhile, but for those that it certainly hadn't
+		had = slices.DeleteFunc(slices.Clone(f.had), func(hash string) bool {
+			c := x.memory[hash]
+			return c != nil && old.excluded(c.spec)
+		})
 	}
 	f.had = nil
 	if now != nil && now.md5 == "" {
@@ -31,9 +36,9 @@ func (x *Index) part(f *folder, old, now *model) {
 	x.leave(f.path, had)
 }
 
-// leave notes that a path led to a directory with these hashes. One that is at another
-// place now counts: the number of its inode can be that of a new one, and what it holds
-// may be changed there. Precondition: x.mu is held.
+// leave records that a path led to a directory with these hashes. A moved directory
+// counts too: a new directory may get its inode number, and its contents may have changed
+// after the move. Precondition: x.mu is held.
 func (x *Index) leave(path string, hashes []string) {
 	at := time.Now()
 	for _, hash := range hashes {
@@ -49,11 +54,18 @@ func (x *Index) leave(path string, hashes []string) {
 	}
 }
 
-// goneOf gives the paths that led to a directory with a hash and don't now. Precondition: x.mu is held.
-func (x *Index) goneOf(hash string, now []Dir) []Gone {
+// goneOf gives the paths that led to a directory with a hash, but don't now. Precondition: x.mu is held.
+func (x *Index) goneOf(hash string) []Gone {
+	if len(x.gone[hash]) == 0 {
+		return nil
+	}
+	there := make(map[string]bool) // by every path, of which an answer has one of a directory
+	for f := range x.byHash[hash] {
+		there[f.path] = true
+	}
 	var list []Gone
 	for _, g := range x.gone[hash] {
-		if !slices.ContainsFunc(now, func(d Dir) bool { return d.Path == g.Path }) {
+		if !there[g.Path] {
 			list = append(list, g)
 		}
 	}

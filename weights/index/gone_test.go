@@ -14,8 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What had a hash is told for as long as an engine may ask that read it there: what is
-// removed, moved, incomplete or another model now, and not what is whole again.
+// A directory that had a hash is reported as gone for as long as an engine may ask that
+// read it there: if it was removed, moved, made incomplete or replaced; not if it is
+// complete again.
 func TestGone(t *testing.T) {
 	dir := t.TempDir()
 	hash := hashOf(one)
@@ -54,20 +55,20 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// However many come and go, the latest of each hash are remembered, and hashes of which
-// none went for long are not.
+// However many directories come and go, the index remembers the latest of each hash, and
+// forgets hashes of which none went for a long time.
 func TestGoneIsBounded(t *testing.T) {
 	x := start(t, Options{}, t.TempDir())
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for n := range 3 * maxGone {
-		x.part(&folder{path: fmt.Sprintf("/m%d", n)}, &model{md5: "a", sha256: "b"}, nil)
+		x.part(&folder{root: new(root), path: fmt.Sprintf("/m%d", n)}, &model{md5: "a", sha256: "b"}, nil)
 	}
 	if list := x.gone["a"]; len(list) != maxGone || list[0].Path != fmt.Sprintf("/m%d", 2*maxGone) {
 		t.Errorf("%d of a hash, the first %v", len(list), list[0])
 	}
 	for n := range 2 * maxMemory {
-		x.part(&folder{path: "/m"}, &model{md5: fmt.Sprint(n), sha256: "b"}, nil)
+		x.part(&folder{root: new(root), path: "/m"}, &model{md5: fmt.Sprint(n), sha256: "b"}, nil)
 		list := x.gone[fmt.Sprint(n)]
 		list[0].At = list[0].At.Add(-2 * GoneFor)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// eventually waits until an answer has some text.
+// eventually waits until an answer has a text.
 func eventually(t *testing.T, x *Index, hash, dir string, want ...string) Answer {
 	t.Helper()
 	var a Answer
@@ -27,8 +27,8 @@ func eventually(t *testing.T, x *Index, hash, dir string, want ...string) Answer
 	return a
 }
 
-// A root whose file system does not answer holds up no request, and is walked by one
-// goroutine, however often it is asked for.
+// A root whose file system hangs delays no request, and has one walker goroutine,
+// however often requests ask for it.
 func TestHung(t *testing.T) {
 	g := &gate{word: "hang"}
 	dir := t.TempDir()
@@ -71,15 +71,15 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// A root that becomes hung counts as unchanged for those that have an answer, and for
-// others what was known of it is unsure.
+// If a root begins to hang, an existing answer stays current; for other hashes its known
+// directories become unsure.
 func TestBecomesHung(t *testing.T) {
 	g := &gate{word: "hang"}
 	dir := t.TempDir()
 	hash := hashOf(one)
 	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
 	write(t, dir+"/hang/model/model.safetensors", shard("a", "1"))
-	// It is polled, as a file server's would be.
+	// It is polled, like a root on a file server.
 	x := start(t, Options{system: foreignGate{g}, HungAfter: 300 * time.Millisecond, PollEvery: time.Millisecond}, dir+"/good", dir+"/hang")
 	t.Cleanup(g.release)
 	both := []string{"dir DIR/good/model", "dir DIR/hang/model"}
@@ -115,7 +115,7 @@ type foreignGate struct{ *gate }
 
 func (foreignGate) kind(int) (kind, error) { return foreign, nil }
 
-// A file system that really hangs, for a walk at first and for one later.
+// A file system that really hangs, during the first walk and during a later one.
 func TestHungFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/good/model/model.safetensors", shard("a", "1"))
@@ -148,7 +148,7 @@ func TestHungFileSystem(t *testing.T) {
 	}
 }
 
-// While a root is walked for the first time a look-up waits as long as it may, and then
+// While a root is walked for the first time, a look-up waits until its deadline, and then
 // says what is not known.
 func TestDeadlineOfLookup(t *testing.T) {
 	g := &gate{word: "hang"}

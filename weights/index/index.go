@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package index knows model directories by checkpoint hash. It is kept up beside the
-// requests that ask it: one goroutine for each root walks the folders below, reads the
-// headers that the hash covers, and has the kernel tell of changes (inotify(7)). A
-// request takes these changes over before it trusts what is known, and waits only for
-// what may matter to its hash. A file system that does not answer holds up the walker
-// of its own root, and nothing else.
+// Package index knows model directories by checkpoint hash. It updates itself beside the
+// requests: one goroutine per root walks the folders below, reads the headers that the
+// hash covers, and asks the kernel to report changes (inotify(7)). A request applies
+// these changes before it trusts what is known, and waits only for what may matter to
+// its hash. A file system that does not answer holds up the walker of its own root, and
+// nothing else.
 //
 // Several directories may share a hash and hold other weights, so an [Answer] has all
 // of them, and says what could not be looked at.
 //
-// What it can't see at once: changes by other machines and through FUSE, for which the
-// root is walked again and again, and what is written through a shared mapping, which
-// shows when the file is closed.
+// What the index can't see at once: changes by other machines and through FUSE, for
+// which it walks the root periodically, and writes through a shared mapping, which show
+// when the file is closed.
 package index
 
 import (
@@ -30,15 +30,15 @@ import (
 	"time"
 )
 
-// Options of an [Index]. Zero values mean what the comments say.
+// Options of an [Index]. The comments give the meaning of zero values.
 type Options struct {
 	MaxDirs   int           // folders below one root; 200,000
 	HungAfter time.Duration // a system call that takes longer makes its root hung; 3 s
-	PollEvery time.Duration // least time between two walks of what isn't watched; 10 s
-	WalkTime  time.Duration // for one walk, the rest comes with the next one; 10 min
+	PollEvery time.Duration // least time between two walks of the unwatched parts; 10 s
+	WalkTime  time.Duration // for one walk, the next one reads the rest; 10 min
 	Gather    time.Duration // how long changes gather before a folder is read again, unless a request waits; 50 ms
-	// Once is for a look at names alone, with [Index.Models]: no headers are read, each
-	// root is walked once, and nothing is watched.
+	// Once is for listing names only, with [Index.Models]: no headers are read, each root
+	// is walked once, and nothing is watched.
 	Once bool
 
 	system system // nil: the real one
@@ -55,34 +55,34 @@ type Index struct {
 	stop      chan struct{} // closed by Close
 	large     chan struct{} // slots for large shard indexes
 
-	// mu guards what follows and, where they say so, the roots and folders. No system
-	// call is made under it that a file system has a part in. It is the only lock.
+	// mu guards the following fields and the fields of roots and folders that say so. No
+	// system call that reaches a file system is made under it. It is the only lock.
 	mu            sync.Mutex
 	closed        bool
 	seq           uint64 // number of the last change of anything
-	version       uint64 // of the last answer that was another one
+	version       uint64 // of the last answer that differed from the one before
 	edition       uint64
 	waiting       int           // requests that wait for walkers
-	changed       chan struct{} // closed when something has come that they may wait for
+	changed       chan struct{} // closed when something happens that they may wait for
 	rooted        bool          // SetRoots was called
 	roots         []*root
-	ended         map[string]*root // removed, and the walker has not ended yet
+	ended         map[string]*root // removed roots whose walker has not ended yet
 	watches       map[int32]*watch
-	unused        []int32        // watches that are to be ended
+	unused        []int32        // watches to end
 	adding        int            // calls that make watches
 	died          map[int32]bool // watches that ended meanwhile
 	byHash        map[string]map[*folder]struct{}
-	doubtful      map[*folder]struct{} // with weights and without a hash
+	doubtful      map[*folder]struct{} // folders with weights and without a hash
 	memory        map[string]*memory   // by hash
 	gone          map[string][]Gone    // by hash, the latest last
-	goneLimit     int                  // of hashes, at which those that went long ago are forgotten
-	hints         map[string]*model    // what was loaded and not walked yet, by directory
+	goneLimit     int                  // number of hashes from which old entries are forgotten
+	hints         map[string]*model    // models that were loaded and not walked yet, by directory
 	mounts        mounts
-	mountsSeen    uint64 // changes
+	mountsSeen    uint64 // number of changes
 	mountsHandled uint64
 }
 
-// New makes an index without roots. It starts a goroutine and, for each root, another.
+// New makes an index without roots. It starts one goroutine, and one more per root.
 func New(o Options) *Index {
 	setDefault(&o.MaxDirs, 200_000)
 	setDefault(&o.HungAfter, 3*time.Second)
@@ -190,8 +190,8 @@ func (x *Index) SetRoots(paths []string) {
 	x.broadcast()
 }
 
-// Add makes a directory known that lies below no root; it is read beside the caller.
-// It is forgotten when it is gone.
+// Add makes a directory outside of all roots known; a goroutine reads it. The index
+// forgets the directory when it is gone.
 func (x *Index) Add(dir string) {
 	dir = absolute(dir)
 	x.mu.Lock()
@@ -202,8 +202,8 @@ func (x *Index) Add(dir string) {
 	x.startRoot(dir, true)
 }
 
-// startRoot has a root walked. One that was removed while its walker hung goes on with
-// it. Precondition: x.mu is held.
+// startRoot starts to walk a root. If a root was removed while its walker hung, and is
+// back, that walker goes on with it. Precondition: x.mu is held.
 func (x *Index) startRoot(path string, single bool) {
 	r := x.ended[rootName(path, single)]
 	if r != nil {
@@ -222,6 +222,9 @@ func (x *Index) startRoot(path string, single bool) {
 func rootName(path string, single bool) string { return fmt.Sprint(single, path) }
 
 func (x *Index) removeRoot(r *root) {
+	for f := range r.known { // its walker forgets them later
+		x.leave(f.path, f.model.hashes())
+	}
 	r.removed = true
 	x.roots = slices.DeleteFunc(x.roots, func(o *root) bool { return o == r })
 	x.ended[rootName(r.path, r.single)] = r
@@ -229,8 +232,8 @@ func (x *Index) removeRoot(r *root) {
 	r.wake()
 }
 
-// absolute is the path from the root, or at least a clean one where the working
-// directory is gone.
+// absolute makes a path absolute, or at least clean if the working directory doesn't
+// exist any more.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -238,7 +241,7 @@ func absolute(path string) string {
 	return filepath.Clean(path)
 }
 
-// broadcast wakes all that wait for walkers. Precondition: x.mu is held.
+// broadcast wakes all goroutines that wait for walkers. Precondition: x.mu is held.
 func (x *Index) broadcast() {
 	if x.waiting > 0 {
 		close(x.changed)
@@ -246,9 +249,10 @@ func (x *Index) broadcast() {
 	}
 }
 
-// await waits until all changes up to this moment are known, as far as they matter and
-// their file systems answer, or until ctx is done. It gives the number of the last of
-// these changes, and reports which. Precondition: x.mu is held; it is not while waiting.
+// await waits until all changes up to now are known, as far as they matter and their
+// file systems answer, or until ctx is done. It returns the number of the last of these
+// changes, and false if ctx was done first. It unlocks x.mu while it waits.
+// Precondition: x.mu is held.
 func (x *Index) await(ctx context.Context, matters func(*folder) bool) (upTo uint64, ok bool) {
 	x.waiting++
 	defer func() { x.waiting-- }()
@@ -259,7 +263,7 @@ func (x *Index) await(ctx context.Context, matters func(*folder) bool) (upTo uin
 		pending, again := x.pending(upTo, matters)
 		if mounts > x.mountsHandled {
 			pending = true
-		} else if mounts > 0 { // what came of them counts
+		} else if mounts > 0 { // their effects count
 			mounts = 0
 			upTo = x.seq
 			continue
@@ -278,8 +282,8 @@ func (x *Index) await(ctx context.Context, matters func(*folder) bool) (upTo uin
 	}
 }
 
-// pause waits until something has changed that may be waited for, for some time at
-// most, and reports whether ctx still goes on.
+// pause waits until something has changed that a caller may wait for, at most for limit,
+// and reports whether ctx still goes on.
 func (x *Index) pause(ctx context.Context, limit time.Duration) bool {
 	changed := x.changed
 	x.mu.Unlock()
@@ -296,9 +300,8 @@ func (x *Index) pause(ctx context.Context, limit time.Duration) bool {
 	return true
 }
 
-// pending reports whether a walker has something to do that matters, and after which
-// time that has to be asked anew because one may be hung then. Precondition: x.mu is
-// held.
+// pending reports whether a walker has work that matters, and after which time the caller
+// has to ask again because a walker may hang by then. Precondition: x.mu is held.
 func (x *Index) pending(upTo uint64, matters func(*folder) bool) (pending bool, again time.Duration) {
 	again = math.MaxInt64
 	for _, r := range x.roots {
@@ -316,12 +319,12 @@ func (x *Index) pending(upTo uint64, matters func(*folder) bool) (pending bool, 
 	return pending, again
 }
 
-// polls reports whether what is known of a root is as old as its last walk. The next one
-// is no change of which the kernel has told: nothing waits for it, and if it hangs all is
-// as it was.
+// polls reports whether what is known of a root is as old as its last walk. The kernel
+// doesn't report its changes, so nothing waits for the next walk, and if that walk hangs,
+// what is known stays.
 func (r *root) polls() bool { return r.walked && r.state.Polled != "" }
 
-// busy reports whether tasks of changes up to a number matter.
+// busy reports whether the root has tasks that matter, for changes up to a number.
 func (r *root) busy(upTo uint64, matters func(*folder) bool) bool {
 	if r.polls() {
 		return false
@@ -360,7 +363,7 @@ func (x *Index) Roots() []Root {
 	return list
 }
 
-// now is a root's state, by changes up to a number. Precondition: x.mu is held.
+// now is a root's state after the changes up to a number. Precondition: x.mu is held.
 func (r *root) now(hung bool, upTo uint64) Root {
 	s := r.state
 	s.Path, s.Added = r.path, r.single
@@ -374,7 +377,7 @@ func (r *root) now(hung bool, upTo uint64) Root {
 	return s
 }
 
-// checkHash refuses what can't be a checkpoint hash: MD5 or SHA-256 in lower-case hex.
+// checkHash refuses a text that can't be a checkpoint hash: MD5 or SHA-256 in lower-case hex.
 func checkHash(hash string) error {
 	b, err := hex.DecodeString(hash)
 	if err != nil || len(b) != md5.Size && len(b) != sha256.Size || hex.EncodeToString(b) != hash {

@@ -16,7 +16,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// Case W1: every directory of a hash is named.
+// Case W1: an answer names every directory with the hash.
 func TestLookupNamesEveryDirectory(t *testing.T) {
 	root, err := filepath.Abs(checkpoints)
 	must(t, err)
@@ -83,7 +83,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// A directory outside of all roots is known from when it is added until it is gone.
+// A directory outside of all roots is known from Add until it is gone.
 func TestAdd(t *testing.T) {
 	dir := t.TempDir()
 	hash := hashOf(one)
@@ -116,7 +116,7 @@ func TestAdd(t *testing.T) {
 	same(t, "roots", strings.ReplaceAll(strings.Join(names, "\n")+"\n", dir, "DIR"), "DIR/out true complete", "DIR/root/m true complete")
 }
 
-// The models below roots, by name alone.
+// Models lists the models below roots by file names alone.
 func TestModels(t *testing.T) {
 	root := t.TempDir()
 	for path, bytes := range map[string]int{
@@ -136,7 +136,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// What is known of roots, as people see it.
+// Roots describes the roots as people see them.
 func TestRoots(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/root/a/model.safetensors", shard("a", "1"))
@@ -160,7 +160,7 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// Watches and descriptors that are needed no more are given back.
+// Watches and descriptors that aren't needed any more are given back.
 func TestNothingIsKept(t *testing.T) {
 	dir, out := t.TempDir(), t.TempDir()
 	x := start(t, Options{}, dir)
@@ -188,7 +188,7 @@ func TestNothingIsKept(t *testing.T) {
 	testmain.Eventually(t, "watches are given back", func() bool { lookup(t, x, hash); return watching(x) == before })
 }
 
-// watching words what an index watches, and what the kernel does for it.
+// watching describes what an index watches, and what the kernel watches for it.
 func watching(x *Index) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

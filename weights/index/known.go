@@ -3,8 +3,8 @@
 
 package index
 
-// Known gives the directories that were last seen to have a checkpoint hash, by path.
-// It waits for nothing, so that it says less than [Index.Lookup].
+// Known gives the directories that were last seen with a checkpoint hash, by path. It
+// doesn't wait, so it may know less than [Index.Lookup].
 func (x *Index) Known(hash string) []Dir {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -10,24 +10,24 @@ import (
 	"math"
 )
 
-// ErrClosed is the error of a look-up in an index that was closed.
+// ErrClosed is the error of a look-up in a closed index.
 var ErrClosed = errors.New("look up checkpoint: the index of model directories is closed")
 
 // memory is the last answer for a hash.
 type memory struct {
 	hash    string
 	answer  Answer
-	seq     uint64         // up to this change the answer is certainly the same; 0: none
+	seq     uint64         // the answer is certainly the same up to this change; 0: there is no answer
 	hung    map[*root]bool // which roots were hung
-	spec    spec           // nil where no directory of the hash was known yet
+	spec    spec           // nil if no directory with the hash was known yet
 	lost    uint64         // the number of the last change by which a directory stopped having the hash
 	waiters int
 }
 
-// maxMemory is more than the hashes that engines of one machine ask for.
+// maxMemory is more than the number of hashes that the engines of one machine ask for.
 const maxMemory = 1000
 
-// remember gives the memory of a hash. Precondition: x.mu is held.
+// remember returns the memory of a hash, and makes it if there is none. Precondition: x.mu is held.
 func (x *Index) remember(hash string) *memory {
 	c := x.memory[hash]
 	if c == nil {
@@ -44,11 +44,10 @@ func (x *Index) remember(hash string) *memory {
 	return c
 }
 
-// Lookup gives the directories of a checkpoint hash, MD5 or SHA-256 in lower-case hex,
-// as they are at the moment of the call or later. It waits, until ctx is done, for what
-// is being read and may matter; then, too, it gives what is known, and names the rest
-// among the unsure directories and the roots. The error is for what isn't a hash, or
-// [ErrClosed].
+// Lookup gives the directories with a checkpoint hash, MD5 or SHA-256 in lower-case hex,
+// as they are at the moment of the call or later. It waits for reads that may matter.
+// When ctx is done, it gives what is known, and lists the rest as unsure directories and
+// roots. The error is for a text that isn't a hash, or [ErrClosed].
 func (x *Index) Lookup(ctx context.Context, hash string) (Answer, error) {
 	if err := checkHash(hash); err != nil {
 		return Answer{}, err
@@ -63,16 +62,18 @@ func (x *Index) Lookup(ctx context.Context, hash string) (Answer, error) {
 		if x.closed {
 			return Answer{}, ErrClosed
 		}
-		if ok && c.lost > upTo { // it may have moved to where it wasn't seen, see lose
+		if ok && c.lost > upTo { // it may have moved to a place where it wasn't seen, see lose
 			continue
 		}
 		x.drain()
 		x.conclude(c, upTo)
-		return c.answer.clone(), nil
+		a := c.answer.clone()
+		a.Gone = x.goneOf(hash)
+		return a, nil
 	}
 }
 
-// conclude makes what is known the answer. Precondition: x.mu is held.
+// conclude makes an answer of what is known. Precondition: x.mu is held.
 func (x *Index) conclude(c *memory, upTo uint64) {
 	hung := make(map[*root]bool)
 	for _, r := range x.roots {
@@ -95,10 +96,18 @@ func (x *Index) conclude(c *memory, upTo uint64) {
 	}
 }
 
+// Gone gives the directories that had a hash a short time ago. It waits for nothing, and
+// is no part of an answer's version: what has gone concerns some engines only.
+func (x *Index) Gone(hash string) []Gone {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.goneOf(hash)
+}
+
 // Current reports whether [Index.Lookup] would still give the answer of a version. It
-// takes changes over that the kernel has told of, and waits for nothing: a change that
-// may matter and has not been read yet makes it false. A root that has become hung
-// since counts as unchanged.
+// applies the changes that the kernel has reported, and waits for nothing: an unread
+// change that may matter makes it false. A root that has begun to hang since counts as
+// unchanged.
 func (x *Index) Current(hash string, version uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,19 +135,19 @@ func (x *Index) Current(hash string, version uint64) bool {
 	return true
 }
 
-// outdated reports whether something has changed that may matter and is not known yet.
+// outdated reports whether an unread change may matter.
 func (x *Index) outdated(c *memory) bool {
 	pending, _ := x.pending(math.MaxUint64, c.matters)
 	return pending || x.mountsSeen != x.mountsHandled
 }
 
-// matters reports whether a folder of which contents of files have changed may have
-// the hash, or have had it.
+// matters reports whether a folder with changed file contents may have the hash, or may
+// have had it.
 func (c *memory) matters(f *folder) bool {
 	return f.model != nil && (f.model.has(c.hash) || !f.model.excluded(c.spec, f.changed()...))
 }
 
-// changed are the files whose contents have changed since they were read.
+// changed lists the files whose contents have changed since they were read.
 func (f *folder) changed() []map[string]struct{} {
 	var list []map[string]struct{}
 	for _, t := range []*task{f.task, f.reading} {
@@ -149,8 +158,8 @@ func (f *folder) changed() []map[string]struct{} {
 	return list
 }
 
-// evaluate words what is known of a hash. Of changes up to a number that are not read
-// yet it says so. Precondition: x.mu is held.
+// evaluate makes the answer for a hash from what is known. Folders with unread changes,
+// up to a number, are unsure. Precondition: x.mu is held.
 func (x *Index) evaluate(c *memory, upTo uint64, hung map[*root]bool) Answer {
 	found := make(claims)
 	for f := range x.byHash[c.hash] {
@@ -173,12 +182,12 @@ func (x *Index) evaluate(c *memory, upTo uint64, hung map[*root]bool) Answer {
 		}
 	}
 	a := found.answer()
-	a.Roots, a.Gone = roots, x.goneOf(c.hash, a.Dirs)
+	a.Roots = roots
 	a.sort()
 	return a
 }
 
-// Why a directory is unsure although its files were readable.
+// Reasons why a directory is unsure although its files were readable.
 var (
 	errReading = errors.New("it has changed and is being read")
 	errHung    = errors.New("its file system does not answer")
@@ -189,7 +198,7 @@ func (m claims) addFolder(f *folder, c *memory, upTo uint64, hung map[*root]bool
 	if f.dropped || f.root.removed || f.model == nil {
 		return
 	}
-	if hung[f.root] { // nothing is read there, however long one waits
+	if hung[f.root] { // nothing can be read there
 		upTo = math.MaxUint64
 	}
 	has, unread := f.model.has(c.hash), f.unread(upTo)
@@ -215,7 +224,7 @@ func (m claims) addFolder(f *folder, c *memory, upTo uint64, hung map[*root]bool
 	m.add(f.key, cl)
 }
 
-// unread reports whether changes up to a number have not been read.
+// unread reports whether the folder has changes, up to a number, that have not been read.
 func (f *folder) unread(upTo uint64) bool {
 	if f.root.polls() {
 		return false
@@ -226,7 +235,7 @@ func (f *folder) unread(upTo uint64) bool {
 // Model is a folder with weights.
 type Model struct {
 	Path  string
-	Bytes int64 // about what the model takes as a whole, by the sizes of its files
+	Bytes int64 // the model's approximate size, from the sizes of its files
 }
 
 // Models lists the model directories, by path. It waits as Lookup does.

@@ -58,7 +58,7 @@ func lookup(t testing.TB, x *Index, hash string) Answer {
 	return a
 }
 
-// text words an answer, without a folder's name.
+// text describes an answer; dir is left out of paths.
 func text(a Answer, dir string) string {
 	var b strings.Builder
 	for _, d := range a.Dirs {
@@ -95,8 +95,8 @@ func shard(name, data string) []byte {
 	return append(append(b, header...), data...)
 }
 
-// hashOf is the checkpoint hash of files with data of one byte: their tensors by base
-// name.
+// hashOf is the checkpoint hash of files whose tensors have one byte of data: tensor
+// names by base name.
 func hashOf(files map[string]string) string {
 	sum := md5.New()
 	var names []string

@@ -16,49 +16,49 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// digest tells headers apart: the beginning of their SHA-256.
+// digest identifies a header: the first bytes of its SHA-256.
 type digest [16]byte
 
-// file is what is known of one file of a model directory. It is not changed once it
-// is published.
+// file is what is known of one file of a model directory. It is immutable once it is
+// published.
 type file struct {
 	stamp   stamp.Stamp // zero: a symbolic link to nothing
 	settled bool        // every later write shows in the stamp
-	watch   int32       // 0: the kernel doesn't tell of its changes
+	watch   int32       // 0: the kernel doesn't report its changes
 	known   bool        // its contents have been read: the digest, or the names
-	digest  digest      // of the header, of weights alone
-	names   []string    // what a shard index names, sorted
+	digest  digest      // of the header; only for weights
+	names   []string    // the names in a shard index, sorted
 	err     *fault      // why the contents are not known
 }
 
-// same reports whether two files hold the same, as far as stamps and contents tell.
+// same reports whether two files are equal, as far as stamps and contents tell.
 func (f *file) same(g *file) bool {
 	return f.stamp == g.stamp && f.known == g.known && f.digest == g.digest && slices.Equal(f.names, g.names) &&
 		f.err.same(g.err)
 }
 
-// model is what is known of one folder with weights. It is not changed once it is
+// model is what is known of one folder with weights. It is immutable once it is
 // published.
 type model struct {
-	files   map[string]*file // those that have a part in what vLLM makes of the directory
-	cut     bool             // there are more files than are looked at
+	files   map[string]*file // the files that can influence what vLLM loads
+	cut     bool             // there are more files than the limit
 	covered []string         // the names that the checkpoint hash covers, sorted; nil: not known
-	md5     string           // the checkpoint hash in hex, "" where it isn't known
+	md5     string           // the checkpoint hash in hex, "" if it isn't known
 	sha256  string
-	err     *fault // why it isn't
+	err     *fault // why the hash isn't known
 	edition uint64
 }
 
 func (m *model) has(hash string) bool { return m != nil && (m.md5 == hash || m.sha256 == hash) }
 
-// same reports whether nothing that an answer could tell has changed.
+// same reports whether nothing has changed that an answer could show.
 func (m *model) same(n *model) bool {
 	return m.cut == n.cut && m.md5 == n.md5 && m.sha256 == n.sha256 && slices.Equal(m.covered, n.covered) &&
 		m.err.same(n.err) &&
 		maps.EqualFunc(m.files, n.files, func(f, g *file) bool { return f == g || f.same(g) })
 }
 
-// hashes are those that the model has, nil for none.
+// hashes are the model's checkpoint hashes, nil if they aren't known.
 func (m *model) hashes() []string {
 	if m.md5 == "" {
 		return nil
@@ -66,10 +66,10 @@ func (m *model) hashes() []string {
 	return []string{m.md5, m.sha256}
 }
 
-// spec is what a directory of a checkpoint hash looks like: headers by base name.
+// spec describes a directory with a checkpoint hash: header digests by base name.
 type spec map[string]digest
 
-// spec is that of a model's own hash, nil where it has none.
+// spec gives the spec of the model's own hash, nil if it has no hash.
 func (m *model) spec() spec {
 	if m.md5 == "" {
 		return nil
@@ -81,9 +81,9 @@ func (m *model) spec() spec {
 	return s
 }
 
-// excluded reports whether a directory certainly differs from a spec: it lacks a
-// file, a header is another one, or the hash covers other names. Files that changed
-// since they were read say nothing; all names are taken to be as they were read.
+// excluded reports whether the directory certainly differs from a spec: it lacks a file,
+// a header differs, or the hash covers other names. Files that have changed since they
+// were read decide nothing; names count as they were read.
 func (m *model) excluded(s spec, changed ...map[string]struct{}) bool {
 	if s == nil || m.cut {
 		return false
@@ -103,8 +103,8 @@ func (m *model) excluded(s spec, changed ...map[string]struct{}) bool {
 	return len(m.covered) != len(s) || slices.ContainsFunc(m.covered, func(name string) bool { _, ok := s[name]; return !ok })
 }
 
-// bytes is how much the files hold that have weights in them by their names.
-// Consolidated files hold the same once more, and count only where there are no
+// bytes is the total size of the files with weights, judged by their names.
+// Consolidated files hold the same weights again, so they count only if there are no
 // others.
 func (m *model) bytes() int64 {
 	var sum, consolidated int64
@@ -123,7 +123,7 @@ func (m *model) bytes() int64 {
 	return sum
 }
 
-// sums are the checkpoint hash in its two forms, over headers that are given in the
+// sums computes both forms of the checkpoint hash, over headers that are added in the
 // order of their names.
 type sums struct{ short, long hash.Hash }
 
@@ -133,8 +133,8 @@ func (s sums) hex() (short, long string) {
 	return hex.EncodeToString(s.short.Sum(nil)), hex.EncodeToString(s.long.Sum(nil))
 }
 
-// header reads the header of an open file in pieces, and adds it to the sums. What
-// was added is of no use after an error.
+// header reads the header of an open file in pieces, and adds it to the sums. After an
+// error the sums can't be used.
 func (s sums) header(r readerAt, name string, size int64, buf []byte) (digest, error) {
 	n, err := safetensors.Length(r, size)
 	if err != nil {

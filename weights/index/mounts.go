@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// mountinfo is where the kernel lists what is mounted, see proc(5).
+// mountinfo is the kernel's list of mounts, see proc(5).
 const mountinfo = "/proc/self/mountinfo"
 
 // maxMountinfo is the limit of that list in bytes. A machine with 10,000 containers
 // has some ten million.
 const maxMountinfo = 64 << 20
 
-// mounts tells what is mounted, and where, by the kernel's number of the mount.
+// mounts are the mounts by the kernel's number of each.
 type mounts map[string]mount
 
 type mount struct {
 	point string // an absolute path
-	what  string // the file system and the folder of it that is mounted
+	what  string // the file system and which of its folders is mounted
 }
 
 func readMounts() (mounts, error) {
@@ -42,8 +42,8 @@ func readMounts() (mounts, error) {
 	return parseMounts(string(b)), nil
 }
 
-// parseMounts reads lines of "number parent device folder point options…". What isn't
-// such a line is passed over.
+// parseMounts reads lines of "number parent device folder point options…". It skips
+// lines of another form.
 func parseMounts(text string) mounts {
 	m := make(mounts)
 	for line := range strings.Lines(text) {
@@ -56,7 +56,7 @@ func parseMounts(text string) mounts {
 	return m
 }
 
-// unescape undoes the octal numbers that stand for space, tab, newline and backslash.
+// unescape decodes the octal numbers that stand for space, tab, newline and backslash.
 func unescape(text string) string {
 	var b strings.Builder
 	for {
@@ -93,8 +93,8 @@ func (m mounts) changed(now mounts) []string {
 	return points
 }
 
-// touches reports whether one of two paths lies at or below the other: a mount there
-// can change what the other path leads to.
+// touches reports whether one of two paths lies at or below the other: a mount there can
+// change what the other path leads to.
 func touches(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a

@@ -14,30 +14,30 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// What is watched. Files are watched themselves, and not by their folder: a change
-// by another hard link is only told of the file, and a download into a folder whose
-// names do not matter makes no noise. IN_CLOSE_WRITE is for what was written through
-// a shared mapping, which makes no other event; IN_MOVE_SELF, since a move changes the
-// stamp, also of another hard link.
+// The events to watch for. Files are watched themselves, and not through their folder:
+// a change through another hard link is only reported for the file, and a download into
+// a folder of other names causes no events. IN_CLOSE_WRITE is for writes through a shared
+// mapping, which cause no other event. IN_MOVE_SELF is needed since a move changes the
+// stamp, also when another hard link moves.
 const (
 	folderMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	fileMask = unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 )
 
-// event is one of inotify(7).
+// event is an event of inotify(7).
 type event struct {
 	watch int32
 	mask  uint32
 	name  string // "" for the watched file or folder itself
 }
 
-// notifier is the kernel's queue of events, and its word that a file system was
-// mounted or unmounted. Without descriptors for it nothing can be watched.
+// notifier is the kernel's queue of events, and its signal that a file system was
+// mounted or unmounted. Without its descriptors nothing can be watched.
 type notifier struct {
-	err    error  // why there is none
+	err    error  // why the notifier doesn't work
 	queue  *fd.FD // inotify
-	mounts *fd.FD // /proc/self/mountinfo, which tells each open file once of a change
+	mounts *fd.FD // /proc/self/mountinfo, which signals a change once to each open file
 	idle   *fd.FD // the same, for wait
 	bell   *fd.FD // an eventfd, for ring
 	polled [2]unix.PollFd
@@ -77,7 +77,7 @@ func (n *notifier) close() {
 	}
 }
 
-// wait waits until there is something to drain, or until ring.
+// wait waits until there is something to drain, or until ring is called.
 func (n *notifier) wait() {
 	fds := []unix.PollFd{
 		{Fd: int32(n.queue.Int()), Events: unix.POLLIN},
@@ -94,12 +94,12 @@ func (n *notifier) wait() {
 // ring ends all waiting, now and later.
 func (n *notifier) ring() {
 	if n.err == nil {
-		_, _ = unix.Write(n.bell.Int(), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // an eventfd has room for this
+		_, _ = unix.Write(n.bell.Int(), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // an eventfd has room for this value
 	}
 }
 
-// watch watches an open file or folder, whatever its path. An inode has one number,
-// however often it is watched. It is safe for concurrent use.
+// watch watches an open file or folder, whatever its path. An inode keeps its number if
+// it is watched again. It is safe for concurrent use.
 func (n *notifier) watch(f *fd.FD, mask uint32) (int32, error) {
 	if n.err != nil {
 		return 0, n.err
@@ -114,7 +114,7 @@ func (n *notifier) watch(f *fd.FD, mask uint32) (int32, error) {
 	return int32(wd), nil
 }
 
-// unwatch ends a watch. One that has ended by itself is not an error.
+// unwatch ends a watch. It is no error if the watch has already ended.
 func (n *notifier) unwatch(wd int32) {
 	if n.err == nil {
 		_, _ = unix.InotifyRmWatch(n.queue.Int(), uint32(wd)) // EINVAL: its inode is gone
@@ -122,7 +122,7 @@ func (n *notifier) unwatch(wd int32) {
 }
 
 // drain gives every event that was queued before the call, and reports whether
-// mounts have changed since the last call. It does not wait. One call at a time.
+// mounts have changed since the last call. It does not wait. Only one call may run at a time.
 func (n *notifier) drain(each func(event)) (mounts bool) {
 	if n.err != nil {
 		return false
@@ -145,15 +145,15 @@ func (n *notifier) drain(each func(event)) (mounts bool) {
 			break // EAGAIN: that was all
 		}
 		parseEvents(n.buf[:k], each)
-		if k < len(n.buf)/2 { // the largest event takes some 300 bytes: there were no more
+		if k < len(n.buf)/2 { // the largest event takes some 300 bytes: so the queue is empty
 			break
 		}
 	}
 	return n.polled[0].Revents&unix.POLLPRI != 0
 }
 
-// parseEvents reads what inotify gives: number, mask, cookie and length of the name,
-// four bytes each, and the name, filled up with zeros.
+// parseEvents reads the output of inotify: number, mask, cookie and length of the name,
+// four bytes each, then the name, padded with zeros.
 func parseEvents(b []byte, each func(event)) {
 	const fixed = unix.SizeofInotifyEvent
 	for len(b) >= fixed {

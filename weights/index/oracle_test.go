@@ -19,7 +19,7 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// oracle says what an index should, the slow way: it walks everything anew and reads
+// oracle computes what an index should say, the slow way: it walks all folders and reads
 // every header whole.
 type oracle struct {
 	roots []string
@@ -27,11 +27,11 @@ type oracle struct {
 	specs map[string]map[string]string // headers by base name, by hash
 }
 
-// truth is an answer of the oracle. Directories are told by device and inode.
+// truth is an answer of the oracle. It identifies directories by device and inode.
 type truth struct {
 	sure, unsure []string
 	links        map[string]int // the fewest links by which each is reached
-	stamps       string         // of all files that have a part in the sure ones
+	stamps       string         // of all files that count in the sure directories
 }
 
 func (t truth) String() string { return fmt.Sprint("sure ", t.sure, ", unsure ", t.unsure) }
@@ -101,7 +101,7 @@ func (o *oracle) folders() (links map[string]int, paths map[string]string) {
 	return links, paths
 }
 
-// contents are what the oracle makes of a directory.
+// contents is what the oracle knows of a directory.
 type contents struct {
 	hash    string
 	covered []string // nil: not known
@@ -123,7 +123,7 @@ func look(dir string) (contents, bool) {
 		path := filepath.Join(dir, name)
 		info, _ := stamp.Of(path)
 		if !info.Mode.IsRegular() {
-			info.Stamp = stamp.Stamp{Inode: info.Inode, Device: info.Device} // what happens in a folder is its own affair
+			info.Stamp = stamp.Stamp{Inode: info.Inode, Device: info.Device} // what happens inside a folder doesn't count
 		}
 		text, _ := info.MarshalText()
 		fmt.Fprintf(&stamps, "%s %s\n", name, text)
@@ -168,7 +168,7 @@ func look(dir string) (contents, bool) {
 	return c, true
 }
 
-// differs reports whether a directory certainly has not the hash of a spec.
+// differs reports whether a directory certainly doesn't have the hash of a spec.
 func (c contents) differs(spec map[string]string) bool {
 	if spec == nil {
 		return false
@@ -230,12 +230,12 @@ func (o *oracle) ask(hashes []string) map[string]truth {
 	return answers
 }
 
-// linksOn counts the links on a path below a root, and those of the root as one.
+// linksOn counts the links on a path below a root; the root's own links count as one.
 func (o *oracle) linksOn(path string) int {
 	best := -1
 	for i, root := range slices.Concat(o.roots, o.added) {
 		rest, ok := strings.CutPrefix(path, root)
-		if !ok || rest != "" && (rest[0] != '/' || i >= len(o.roots)) { // nothing counts below one that was added
+		if !ok || rest != "" && (rest[0] != '/' || i >= len(o.roots)) { // folders below an added directory don't count
 			continue
 		}
 		n, at := 0, root
@@ -255,7 +255,7 @@ func (o *oracle) linksOn(path string) int {
 	return best
 }
 
-// compare holds an answer against the truth, and says what is wrong.
+// compare compares an answer with the truth, and describes the first difference.
 func (o *oracle) compare(a Answer, want truth) string {
 	var bad, sure, unsure []string
 	add := func(list *[]string, path string, device, inode uint64) {

@@ -17,8 +17,8 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// polled waits until every root that is polled has been walked from beginning to end
-// since now.
+// polled waits until every polled root has been walked from beginning to end since the
+// call.
 func polled(t testing.TB, x *Index) {
 	t.Helper()
 	walks := func() map[string]time.Time {
@@ -43,7 +43,7 @@ func polled(t testing.TB, x *Index) {
 	}
 }
 
-// Without the kernel's word a root is walked again and again, and says why.
+// A root whose changes the kernel doesn't report is walked periodically, and says why.
 func TestPolled(t *testing.T) {
 	const limit = "DIR: the limit of watches is reached, raise fs.inotify.max_user_watches"
 	for name, o := range map[string]Options{
@@ -73,8 +73,8 @@ func TestPolled(t *testing.T) {
 	}
 }
 
-// Where watches can't always be made, the parts without are looked at again, and in the
-// end nothing is missed.
+// If watches can't always be made, the unwatched parts are read again, and in the end
+// nothing is missed.
 func TestRandomPolled(t *testing.T) {
 	n := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", n)
@@ -110,7 +110,7 @@ func TestRandomPolled(t *testing.T) {
 	}
 }
 
-// A file server that gives folders other numbers at each look is walked all the same.
+// A file server that numbers its folders differently at each look can still be walked.
 func TestUnsteadyInodes(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a/b/model.safetensors", shard("a", "1"))

@@ -10,7 +10,7 @@ import (
 )
 
 // begin notes that a folder is being listed: from here on changes of any name in it
-// are noted, since what will be known is not known yet.
+// are noted, because the new listing is not known yet.
 func (rd *reading) begin() {
 	x, f := rd.b.r.x, rd.f
 	x.mu.Lock()
@@ -29,7 +29,7 @@ func (rd *reading) begin() {
 	}
 }
 
-// publish makes known what a reading has found.
+// publish makes the results of a reading known.
 func (rd *reading) publish() {
 	f, r := rd.f, rd.b.r
 	x := r.x
@@ -88,7 +88,7 @@ func (rd *reading) settleHolds() {
 	f.holds = rd.holds
 }
 
-// unlist ends that a folder depends on the watch of its listing.
+// unlist ends the folder's dependence on the watch of its listing.
 func (x *Index) unlist(f *folder) {
 	if w := x.watches[f.watch]; w != nil {
 		delete(w.folders, f)
@@ -96,12 +96,12 @@ func (x *Index) unlist(f *folder) {
 	}
 }
 
-// setModel replaces what is known of a folder's weights. Where nothing has changed the
-// old model stays, and its edition with it.
+// setModel replaces what is known of a folder's weights. If nothing has changed, the old
+// model stays, and its edition with it.
 func (x *Index) setModel(f *folder, m *model) {
 	old := f.model
 	if old == nil && m == nil || old != nil && m != nil && old.same(m) {
-		if m != nil { // its watches may be other ones
+		if m != nil { // its watches may have changed
 			m.edition = old.edition
 			f.model = m
 		}
@@ -142,9 +142,9 @@ func (x *Index) setModel(f *folder, m *model) {
 	}
 }
 
-// lose notes for requests that wait that a directory had their hash, or may have had
-// it, and doesn't any more. It may be elsewhere now, in a folder that was read before
-// that happened.
+// lose tells waiting requests that a directory doesn't have their hash any more, or may
+// have lost it. The directory may now be in a folder that was read before it moved
+// there.
 func (x *Index) lose(old, now *model) {
 	for hash, c := range x.memory {
 		may := func(m *model) bool {
@@ -156,10 +156,10 @@ func (x *Index) lose(old, now *model) {
 	}
 }
 
-// show tells a model's path.
+// show sets a model's path for answers.
 func (x *Index) show(f *folder) {
 	if path := f.at(); path != f.path || f.links != f.pathLinks {
-		if f.path != "" && f.path != path {
+		if f.path != "" && f.path != path && !f.root.removed {
 			x.leave(f.path, f.model.hashes())
 		}
 		f.path, f.pathLinks = path, f.links

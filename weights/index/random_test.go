@@ -22,7 +22,7 @@ var (
 	seed  = flag.Uint64("seed", 0, "of the random test; 0: another one each time")
 )
 
-// world is a few folders that random operations work on.
+// world is a set of few folders that random operations change.
 type world struct {
 	t      *testing.T
 	rand   *rand.Rand
@@ -31,7 +31,7 @@ type world struct {
 	dirs   []string // places for folders
 	files  []string
 	oracle *oracle
-	hashes []string // that directories there may come to have
+	hashes []string // that directories there may get
 }
 
 // newWorld makes a world. It begins with a directory of each hash.
@@ -57,10 +57,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) pick(list []string) string { return list[w.rand.IntN(len(list))] }
 
-// dir is a place for a folder, which may be there or not.
+// dir is a place for a folder, which may exist or not.
 func (w *world) dir() string { return filepath.Join(w.top, w.pick(w.dirs)) }
 
-// variants are contents of a shard: two headers, two data, and none that is whole.
+// contents gives a shard at random: of two headers, two data, and an incomplete one.
 func (w *world) contents() []byte {
 	switch n := w.rand.IntN(10); {
 	case n < 4:
@@ -85,7 +85,7 @@ func (w *world) index() []byte {
 	}))
 }
 
-// act does something at random, and says what. Much of it fails, which is as well.
+// act does something at random, and says what. Many of the operations fail, which is useful too.
 func (w *world) act() string {
 	d := w.dir()
 	f := filepath.Join(d, w.pick(w.files))
@@ -174,8 +174,8 @@ func say(what, where string, err error) string {
 	return what + " " + where
 }
 
-// After each of many random changes an index says what a walk of everything says, and
-// a version is not current any more where the answer has changed.
+// After each of many random changes an index says the same as a walk of everything, and
+// a version isn't current any more if the answer has changed.
 func TestRandom(t *testing.T) {
 	n := *seed
 	if n == 0 {
@@ -234,8 +234,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// settled makes sure that a version stays when nothing happens. An inode's end may still
-// be told when the index itself has closed it.
+// settled checks that a version stays when nothing happens. The kernel may report the end
+// of an inode only when the index itself has closed it.
 func (w *world) settled(x *Index, hash string, version uint64) {
 	for range 10 {
 		if x.Current(hash, version) {

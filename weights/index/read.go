@@ -18,29 +18,29 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// maxFiles is how many files with a name that matters, and links, one folder may have.
+// maxFiles is how many links and files with names that matter one folder may have.
 const maxFiles = 100_000
 
-// reading is what is found while one folder is read.
+// reading is the state of reading one folder.
 type reading struct {
 	b       *batch
 	f       *folder
-	below   bool                // all folders below are to be read as well
-	whole   bool                // the listing, and not only some names
+	below   bool                // all folders below have to be read as well
+	whole   bool                // read the listing, and not only some names
 	names   map[string]bool     // entries and routes to look at; true: what they lead to as well
-	dirty   map[string]struct{} // files that have other contents, whatever their stamps say
+	dirty   map[string]struct{} // files with changed contents, whatever their stamps say
 	here    place               // the folder
-	slash   place               // the top of all paths, once it is needed
+	slash   place               // the folder "/", once it is needed
 	opened  []*fd.FD            // to be closed at the end
-	watches []int32             // to be given up at the end, where nothing depends on them
+	watches []int32             // to be given up at the end, unless an entry depends on them
 	routes  map[string]step     // where the directory part of links leads to
 	located map[string]located  // files that have a part in a model
 	looked  map[string]struct{} // entries that were looked at
-	before  *model              // what was known, or what an earlier process knew
+	before  *model              // the model known before, or saved by an earlier process
 	findings
 }
 
-// findings are what a reading publishes.
+// findings are the results that a reading publishes.
 type findings struct {
 	children map[string]child
 	via      map[string]string
@@ -48,19 +48,19 @@ type findings struct {
 	model    *model
 	blind    string
 	problem  error
-	cut      bool // there are more files than are looked at
+	cut      bool // there are more files than the limit
 }
 
-// located is a file and the place that its last name is in.
+// located is a file and the folder that contains its last name.
 type located struct {
 	in   place
 	base string
 	info stamp.Info
-	text string // of a link, what it says
+	text string // the target text of a link
 	err  error
 }
 
-// read reads a folder, and pushes those below that have to be read too.
+// read reads a folder, and queues the folders below that have to be read too.
 func (b *batch) read(f *folder, below bool) {
 	rd := &reading{b: b, f: f, below: below, whole: true, looked: make(map[string]struct{}), routes: make(map[string]step), located: make(map[string]located)}
 	defer rd.close()
@@ -110,7 +110,7 @@ func (rd *reading) enter() (*fd.FD, error) {
 		return dir, nil
 	}
 	if on, err := sys.kind(dir.Int()); err == nil && on == foreign && k.device == want.device && k.mount == want.mount {
-		return dir, nil // some file systems number their files anew at each look
+		return dir, nil // some file systems give files other numbers at each look
 	}
 	return nil, errMoved
 }
@@ -146,7 +146,7 @@ func (rd *reading) way() {
 	rd.publish()
 }
 
-// list looks at every entry.
+// list reads every entry.
 func (rd *reading) list() {
 	rd.children = make(map[string]child)
 	type entry struct {
@@ -183,7 +183,7 @@ func (rd *reading) list() {
 	}
 }
 
-// some looks at the entries of a task, and takes the rest as it was.
+// some reads the entries of a task again, and keeps the rest.
 func (rd *reading) some(t *task) {
 	f := rd.f
 	rd.children, rd.via = maps.Clone(f.children), maps.Clone(f.via)
@@ -215,12 +215,12 @@ func (rd *reading) some(t *task) {
 	if f.model == nil {
 		return
 	}
-	if !rd.makeModel() || rd.model == nil { // without weights its other files don't count any more
+	if !rd.makeModel() || rd.model == nil { // without weights its other files don't count
 		rd.again()
 	}
 }
 
-// again looks at everything instead.
+// again reads all entries instead.
 func (rd *reading) again() {
 	rd.whole, rd.via = true, nil
 	clear(rd.located)
@@ -232,7 +232,7 @@ func (rd *reading) has(name string) bool {
 	return err == nil
 }
 
-// entry looks at one entry. model tells whether files count.
+// entry reads one entry. model tells whether files count.
 func (rd *reading) entry(name string, kind byte, model bool) {
 	rd.looked[name] = struct{}{}
 	dir := rd.here.dir.Int()
@@ -264,7 +264,7 @@ func (rd *reading) entry(name string, kind byte, model bool) {
 		}
 	}
 	if s.err == nil && s.info.Mode.IsDir() && !rd.passedOver(name) && !rd.lostAndFound(name, s) {
-		// A folder may be another one in spite of the same number.
+		// The folder may have been replaced by one with the same number.
 		rd.child(name, s, link, rd.names[name] || rd.names[rd.via[name]])
 	}
 	if model && weights.Decides(name) {
@@ -272,8 +272,8 @@ func (rd *reading) entry(name string, kind byte, model bool) {
 	}
 }
 
-// nowhere reports whether an error of following a link says for certain that there is
-// nothing.
+// nowhere reports whether an error of following a link means that the target certainly
+// doesn't exist.
 func nowhere(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(err, e) {
@@ -283,8 +283,8 @@ func nowhere(err error) bool {
 	return false
 }
 
-// passedOver is for what Hugging Face caches hold beside snapshots of models, by the
-// names of folders.
+// passedOver reports whether a folder is skipped by its name: what Hugging Face caches
+// hold besides snapshots of models.
 func (rd *reading) passedOver(name string) bool {
 	if strings.HasPrefix(name, "datasets--") || strings.HasPrefix(name, "spaces--") {
 		return true
@@ -292,7 +292,7 @@ func (rd *reading) passedOver(name string) bool {
 	return (name == "blobs" || name == "refs") && strings.HasPrefix(filepath.Base(rd.f.at()), "models--")
 }
 
-// lostAndFound reports whether a folder is the one that fsck keeps for itself.
+// lostAndFound reports whether a folder is fsck's own.
 func (rd *reading) lostAndFound(name string, s step) bool {
 	if name != "lost+found" || s.info.UID != 0 || s.info.Mode.Perm()&0o077 != 0 {
 		return false
@@ -301,7 +301,7 @@ func (rd *reading) lostAndFound(name string, s step) bool {
 	return err == nil && top
 }
 
-// child notes a folder that an entry leads to, and has it read where that is new.
+// child notes a folder that an entry leads to, and queues it for reading if it is new.
 func (rd *reading) child(name string, s step, link, below bool) {
 	r, f := rd.b.r, rd.f
 	if r.single && f != r.top {

@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-// root is a root and its walker: one goroutine, which alone makes system calls on the
-// file systems below it.
+// root is a root and its walker: one goroutine. Only the walker makes system calls on the
+// file systems below the root.
 type root struct {
 	x      *Index
 	path   string // absolute and clean
-	single bool   // this one folder: it was added
+	single bool   // it is only this folder, given to Index.Add
 	sys    *timed
-	kick   chan struct{} // something is to be done
+	kick   chan struct{} // the walker has work
 	done   chan struct{} // closed when the walker has ended
 
-	// The walker's own.
-	top     *folder // stands for the way to the root: its only entry, "", is the root
+	// Only the walker uses these.
+	top     *folder // stands for the path to the root: its only entry, "", is the root
 	folders map[key]*folder
 	round   uint64
 	buf     []byte
-	poll    *batch // a walk because the kernel doesn't tell of everything, in parts
+	poll    *batch // a periodic walk in parts, because the kernel doesn't report every change
 	pollAt  time.Time
-	took    time.Duration        // the last walk of the whole
-	last    time.Duration        // the last walk of a part
-	bad     map[*folder]struct{} // with a problem
-	blind   map[*folder]struct{} // whose changes the kernel doesn't all tell
+	took    time.Duration        // of the last full walk
+	last    time.Duration        // of the last partial walk
+	bad     map[*folder]struct{} // folders with a problem
+	blind   map[*folder]struct{} // folders whose changes the kernel doesn't report completely
 
 	// Guarded by Index.mu.
 	removed bool
-	queue   []*folder            // with a task
+	queue   []*folder            // folders with a task
 	marked  time.Time            // when the first of them got it
-	batch   []*folder            // with tasks that are being done
+	batch   []*folder            // folders whose tasks are being done
 	walked  bool                 // the first walk has ended
 	real    string               // its path without links, once it is known
-	reach   map[string]struct{}  // paths without links that it is at, or that links lead to
-	state   Root                 // all but hung and searching
+	reach   map[string]struct{}  // its path, and the targets of links below it, without links
+	state   Root                 // every state except hung and searching
 	known   map[*folder]struct{} // folders with weights
 }
 
@@ -63,7 +63,7 @@ func (x *Index) newRoot(path string, single bool) *root {
 	return r
 }
 
-// wake has the walker look for what is to be done. It does not wait.
+// wake tells the walker to look for work. It does not wait.
 func (r *root) wake() {
 	select {
 	case r.kick <- struct{}{}:
@@ -71,8 +71,8 @@ func (r *root) wake() {
 	}
 }
 
-// hung reports whether a system call has not returned for too long. Where it has not
-// yet, left is how long it may still take; 0 between calls.
+// hung reports whether a system call has taken too long. If not, left is how long the
+// current call may still take; 0 between calls.
 func (r *root) hung() (hung bool, left time.Duration) {
 	since := r.sys.since()
 	if since.IsZero() {
@@ -119,7 +119,7 @@ func (r *root) run() {
 }
 
 // next takes the tasks that are due, or says how long to wait. Changes gather for a
-// while, unless somebody waits for what comes of them.
+// while, unless a request waits for their result.
 func (r *root) next() (tasks []*folder, wait time.Duration, ok bool) {
 	x := r.x
 	x.mu.Lock()
@@ -145,7 +145,7 @@ func (r *root) next() (tasks []*folder, wait time.Duration, ok bool) {
 	return nil, wait, true
 }
 
-// walk does tasks, and all that comes of them.
+// walk does tasks, and everything that they lead to.
 func (r *root) walk(tasks []*folder) {
 	b := r.newBatch()
 	for _, f := range slices.Backward(tasks) {
@@ -160,14 +160,14 @@ func (r *root) walk(tasks []*folder) {
 	b.finish()
 }
 
-// over reports whether the root is not wanted any more.
+// over reports whether the root isn't wanted any more.
 func (r *root) over() bool {
 	r.x.mu.Lock()
 	defer r.x.mu.Unlock()
 	return r.removed || r.x.closed
 }
 
-// startPoll begins to look again at all of which the kernel does not tell.
+// startPoll begins to read again everything whose changes the kernel does not report.
 func (r *root) startPoll() {
 	r.pollAt = time.Time{}
 	r.poll = r.newBatch()
@@ -182,11 +182,11 @@ func (r *root) startPoll() {
 	}
 }
 
-// pollShare bounds the part of the time that a root is walked while no request waits.
+// pollShare limits the walks of a root to this part of the time while no request waits.
 const pollShare = 20
 
-// summary is the root's state, without what changes by itself. anew tells that other
-// folders may be blind now.
+// summary is the root's state, without the fields that change by themselves. anew tells
+// that the set of blind folders may have changed.
 func (r *root) summary(anew bool) Root {
 	s := Root{Path: r.path, Added: r.single, State: Complete, Dirs: len(r.folders)}
 	switch first := firstOf(r.bad); {
@@ -209,7 +209,7 @@ func (r *root) summary(anew bool) Root {
 	return s
 }
 
-// cause is an error without the path that the system call was given.
+// cause is an error without the path of the system call.
 func cause(err error) error {
 	var e *fs.PathError
 	if errors.As(err, &e) {
@@ -218,8 +218,8 @@ func cause(err error) error {
 	return err
 }
 
-// firstOf gives the folder with the first path, nil of none. The way to the root has
-// the path of the root and comes after it.
+// firstOf gives the folder with the first path, nil if the set is empty. The entry for
+// the path to the root has the root's path and comes after it.
 func firstOf(set map[*folder]struct{}) (first *folder) {
 	var path string
 	for f := range set {
@@ -230,7 +230,7 @@ func firstOf(set map[*folder]struct{}) (first *folder) {
 	return first
 }
 
-// end forgets all that is known of the root, unless it is wanted again.
+// end forgets all that is known of the root, unless the root is wanted again.
 func (r *root) end() bool {
 	r.x.mu.Lock()
 	if !r.removed && !r.x.closed {
@@ -250,8 +250,8 @@ func (r *root) end() bool {
 	return true
 }
 
-// concerns reports whether a mount at one of the given paths can change what is below
-// the root. Precondition: x.mu is held.
+// concerns reports whether a mount at one of the given paths can change what is below the
+// root. Precondition: x.mu is held.
 func (r *root) concerns(points []string) bool {
 	return slices.ContainsFunc(points, func(p string) bool {
 		if touches(r.path, p) || r.real != "" && touches(r.real, p) {

@@ -27,9 +27,9 @@ import (
 // MaxFile is the limit of a saved [Index] in bytes.
 const MaxFile = 64 << 20
 
-// saved is the form of an index in a file. It only spares the reading of headers: a
-// directory counts once it has been walked, and a header where the stamp of its file
-// is the same.
+// saved is the form of an index in a file. It only saves reading headers: a directory
+// counts once it has been walked, and a saved header counts if the stamp of its file is
+// the same.
 type saved struct {
 	Version int                 `json:"version"`
 	Added   []string            `json:"added,omitempty"`
@@ -39,7 +39,7 @@ type saved struct {
 type savedDir struct {
 	MD5     string               `json:"md5,omitempty"`
 	SHA256  string               `json:"sha256,omitempty"`
-	Covered []string             `json:"covered,omitempty"` // by the hashes
+	Covered []string             `json:"covered,omitempty"` // the names that the hashes cover
 	Files   map[string]savedFile `json:"files"`
 }
 
@@ -51,7 +51,7 @@ type savedFile struct {
 
 const savedVersion = 3
 
-// Save writes what is known to a file, whole or not at all.
+// Save writes what is known to a file. After an error the old file is unchanged.
 func (x *Index) Save(path string) error {
 	x.mu.Lock()
 	models, added := maps.Clone(x.hints), []string(nil)
@@ -75,8 +75,8 @@ func (x *Index) Save(path string) error {
 	return nil
 }
 
-// encode writes models by directory, of their files those that can be told apart from
-// all later ones.
+// encode writes models by directory. It leaves out files whose stamp could stay the same
+// after a later write.
 func encode(models map[string]*model, added []string) ([]byte, error) {
 	s := saved{Version: savedVersion, Added: added, Dirs: make(map[string]savedDir)}
 	for dir, m := range models {
@@ -101,9 +101,9 @@ func encode(models map[string]*model, added []string) ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// Load takes over what Save wrote. Without the file, or with one that is damaged, the
-// index starts anew; only the second is an error, for the log. Directories that were
-// added are walked again, whatever becomes of the rest.
+// Load reads what Save wrote. Without the file, or with a damaged one, the index starts
+// empty; only damage is an error, for the log. Added directories are walked again in any
+// case.
 func (x *Index) Load(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func (x *Index) Load(path string) error {
 	return nil
 }
 
-// decode reads what encode writes.
+// decode reads what encode has written.
 func decode(b []byte) (models map[string]*model, added []string, err error) {
 	if len(b) > MaxFile {
 		return nil, nil, fmt.Errorf("it is over the limit of %d bytes", MaxFile)

@@ -19,7 +19,7 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// settle waits until later writes to files show in their stamps.
+// settle waits until each later write to the files changes their stamps.
 func settle(t *testing.T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -31,7 +31,7 @@ func settle(t *testing.T, paths ...string) {
 	}
 }
 
-// What was saved spares the headers of what has not changed, and nothing else.
+// A saved index saves reading the headers of unchanged files, and nothing else.
 func TestSaveAndLoad(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "index.json")
@@ -93,7 +93,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// A file that can't be used is an error, and the index works without it.
+// A damaged file is an error, and the index works without it.
 func TestLoadDamaged(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/m/model.safetensors", shard("a", "1"))
@@ -138,7 +138,7 @@ func FuzzSaved(f *testing.F) {
 		if err != nil {
 			return
 		}
-		maps.DeleteFunc(models, func(_ string, m *model) bool { return len(m.files) == 0 }) // of no use, and not written
+		maps.DeleteFunc(models, func(_ string, m *model) bool { return len(m.files) == 0 }) // such models are useless, and not written
 		text, err := encode(models, added)
 		if err != nil {
 			t.Fatal(err)
@@ -156,14 +156,14 @@ func FuzzSaved(f *testing.F) {
 	})
 }
 
-// savedWords are what is saved of a file.
+// savedWords is the saved part of a file.
 type savedWords struct {
 	Stamp  string
 	Digest digest
 	Names  []string
 }
 
-// plain words models for a comparison.
+// plain turns models into text for a comparison.
 func plain(models map[string]*model) map[string]string {
 	words := make(map[string]string)
 	for dir, m := range models {

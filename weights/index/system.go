@@ -18,40 +18,40 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// system is what a walker asks of the kernel. Each of these calls may take for ever
-// where a file server does not answer. A directory is given as a descriptor;
-// unix.AT_FDCWD stands for the working directory.
+// system is the kernel, as a walker uses it. Each of these calls may take for ever if a
+// file server does not answer. A directory is given as a descriptor; unix.AT_FDCWD
+// stands for the working directory.
 type system interface {
 	// open is openat(2), close-on-exec. The caller owns the descriptor.
 	open(dir int, name string, flags int) (*fd.FD, error)
-	// close closes what was opened for reading, of which there is nothing to lose. It is
-	// here because some file systems are asked at a close, too.
+	// close closes a descriptor that was opened for reading, so no data can be lost. It is
+	// part of system because some file systems can block in close, too.
 	close(f *fd.FD)
-	// stat stamps an entry of a directory, links themselves; "" is the open file.
+	// stat stamps an entry of a directory, without following links; "" is the open file.
 	stat(dir int, name string) (stamp.Info, error)
-	// list calls each for every entry of a directory but "." and "..", until each
-	// returns false. kind is a DT_ constant, DT_UNKNOWN where the file system has none.
+	// list calls each for every entry of a directory except "." and "..", until each
+	// returns false. kind is a DT_ constant, DT_UNKNOWN if the file system doesn't tell.
 	list(dir int, each func(name string, kind byte) bool) error
 	readlink(dir int, name string) (string, error)
 	// read is pread(2).
 	read(file int, b []byte, off int64) (int, error)
-	// kind is which kind of file system an open file is on.
+	// kind is the kind of file system that an open file is on.
 	kind(file int) (kind, error)
 	// mountTop reports whether an open directory is the top of a mounted file system.
 	mountTop(dir int) (bool, error)
 }
 
-// kind is what can be expected of a file system.
+// kind says who can change a file system.
 type kind int
 
 const (
 	foreign kind = iota // others may change it: a server, or a program behind FUSE
-	local               // only this kernel changes it, so that inotify tells of all
-	pseudo              // the kernel's own words, and no files that anybody put there
+	local               // only this kernel changes it, so inotify reports every change
+	pseudo              // the kernel makes its contents, which are not stored files
 )
 
-// kinds are the file systems that are known, by the magic numbers of statfs(2). What
-// isn't listed counts as foreign.
+// kindOf knows file systems by the magic numbers of statfs(2). Unlisted ones count as
+// foreign.
 func kindOf(magic int64) kind {
 	switch magic {
 	case 0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x858458F6, // ext2 to ext4, xfs, btrfs, tmpfs, ramfs
@@ -65,7 +65,7 @@ func kindOf(magic int64) kind {
 	return foreign
 }
 
-// linux is the system as it is.
+// linux is the real system.
 type linux struct{}
 
 func (linux) open(dir int, name string, flags int) (*fd.FD, error) {
@@ -112,8 +112,8 @@ func (linux) list(dir int, each func(name string, kind byte) bool) error {
 	}
 }
 
-// entryOf takes the first entry of what getdents64(2) gives: inode and offset of
-// eight bytes each, the entry's size of two, its kind, and a name that ends with 0.
+// entryOf decodes the first entry of the output of getdents64(2): inode and offset, eight
+// bytes each, the entry's size, two bytes, its kind, and a name that ends with 0.
 func entryOf(b []byte) (name string, kind byte, size int, err error) {
 	const before = 8 + 8 + 2 + 1
 	if len(b) < before {
@@ -166,15 +166,15 @@ func (linux) mountTop(dir int) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// timed notes when a call began that has not returned. Calls come from one goroutine;
-// others may ask.
+// timed notes when the current call began. Calls come from one goroutine; other
+// goroutines may read the time.
 type timed struct {
 	system
-	limit time.Duration // a call that took longer is told when it returns
+	limit time.Duration // a longer call is reported when it returns
 	late  func()
 	base  time.Time
 	begun atomic.Int64  // nanoseconds since base, 0 between calls
-	stuck time.Duration // in calls that took longer; the caller's own
+	stuck time.Duration // total of longer calls; only the caller uses it
 }
 
 func (t *timed) enter() int64 {
@@ -191,7 +191,7 @@ func (t *timed) leave(begun int64) {
 	}
 }
 
-// since is when the call began that has not returned, the zero time between calls.
+// since is when the current call began, the zero time between calls.
 func (t *timed) since() time.Time {
 	if begun := t.begun.Load(); begun != 0 {
 		return t.base.Add(time.Duration(begun))
@@ -218,7 +218,7 @@ func (t *timed) list(dir int, each func(name string, kind byte) bool) error {
 	begun := t.enter()
 	defer func() { t.leave(begun) }()
 	return t.system.list(dir, func(name string, kind byte) bool {
-		begun = t.enter() // a long listing is not a call that hangs
+		begun = t.enter() // a long listing is not a hanging call
 		return each(name, kind)
 	})
 }
@@ -243,7 +243,7 @@ func (t *timed) mountTop(dir int) (bool, error) {
 	return t.system.mountTop(dir)
 }
 
-// readerAt is an open file as an io.ReaderAt.
+// readerAt makes an open file an io.ReaderAt.
 type readerAt struct {
 	sys  system
 	file int

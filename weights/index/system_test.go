@@ -18,8 +18,8 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// gate is a system whose calls on a path with a word in it do not return while it is
-// shut.
+// gate is a system whose calls on paths that contain a word do not return while the gate
+// is shut.
 type gate struct {
 	linux
 	word    string
@@ -43,7 +43,7 @@ func (g *gate) release() {
 	}
 }
 
-// held is how many calls do not return now.
+// held is how many calls are blocked now.
 func (g *gate) held() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,20 +107,20 @@ func (c *counted) count() int {
 	return c.reads
 }
 
-// inodes are the files that were read.
+// inodes lists the files that were read.
 func (c *counted) inodes() map[uint64]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.files)
 }
 
-// stranger is a user that owns nothing.
+// stranger is a user who owns nothing.
 const stranger = 65534
 
-// unprivileged is a system as another user than root sees it, where tests run as root.
+// unprivileged is a system as a user without rights sees it, for tests that run as root.
 type unprivileged struct{ linux }
 
-// as does something with the rights of a stranger on files, which are a thread's own.
+// as calls do with a stranger's rights on files, which are a property of the thread.
 func as(do func()) {
 	if os.Geteuid() != 0 {
 		do()
@@ -128,7 +128,7 @@ func as(do func()) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	_ = unix.Setfsuid(stranger) // says nothing of whether it worked; tests notice
+	_ = unix.Setfsuid(stranger) // it doesn't report failure; tests notice
 	do()
 	_ = unix.Setfsuid(0)
 }
@@ -148,12 +148,12 @@ func unprivilegedWatch(queue int, path string, mask uint32) (wd int, err error) 
 	return wd, err
 }
 
-// remote is a system on which everything counts as a file server's.
+// remote is a system on which every file system counts as a file server.
 type remote struct{ linux }
 
 func (remote) kind(int) (kind, error) { return foreign, nil }
 
-// unsteady is a file server that numbers its folders anew each time.
+// unsteady is a file server that gives its folders new numbers each time.
 type unsteady struct {
 	remote
 	mu   sync.Mutex

@@ -16,30 +16,30 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// place is an open folder on the way to somewhere.
+// place is an open folder on a path.
 type place struct {
 	dir   *fd.FD
 	real  string // its path without links
 	kind  kind
-	watch int32 // 0 where its changes aren't told
+	watch int32 // 0 if its changes aren't reported
 }
 
-// step is where a path leads to.
+// step is the end of a path.
 type step struct {
 	info     stamp.Info // zero with an error
-	at       place      // the folder that its last name is in
-	base     string     // the last name, "" where the path ended with a folder
+	at       place      // the folder that contains its last name
+	base     string     // the last name, "" if the path ended with a folder
 	real     string     // the path without links
-	text     string     // of a link, what it says
+	text     string     // the target text of a link
 	err      error      // why it leads nowhere
 	vanished bool       // the link is gone
 }
 
-// maxLinks is how many links one path may take, as in the kernel.
+// maxLinks is how many links one path may contain, as in the kernel.
 const maxLinks = 40
 
-// trail follows a path as the kernel does, and notes each name on the way as something
-// that the entry depends on.
+// trail follows a path as the kernel does, and notes each name on the way as one that
+// the entry depends on.
 func (rd *reading) trail(entry string, from place, text string) step {
 	sys := rd.b.r.sys
 	at, err := rd.from(from, text)
@@ -106,12 +106,12 @@ func remain(parts []string) bool {
 	return false
 }
 
-// link follows a link in the folder. The folders that its target names are the same
-// for most links of a snapshot, so that they are followed once, as a route.
+// link follows a link in the folder. Most links of a snapshot go through the same
+// folders, so those are followed once, as a route.
 func (rd *reading) link(name string) step {
 	text, err := rd.b.r.sys.readlink(rd.here.dir.Int(), name)
 	if err != nil {
-		return step{err: err, vanished: errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL)} // EINVAL: something else came in its place
+		return step{err: err, vanished: errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL)} // EINVAL: something else has replaced it
 	}
 	dir, base := path.Split(text)
 	if base == "" || base == "." || base == ".." {
@@ -147,7 +147,7 @@ func (rd *reading) link(name string) step {
 	return s
 }
 
-// from is where a path begins that is met in a folder.
+// from is the folder in which a path, met in another folder, begins.
 func (rd *reading) from(at place, text string) (place, error) {
 	if !strings.HasPrefix(text, "/") {
 		return at, nil
@@ -176,7 +176,7 @@ func (rd *reading) open(at place, name string) (place, error) {
 	return p, nil
 }
 
-// look finds out what can be known of the changes of a place.
+// look finds out which changes of a place can be watched.
 func (rd *reading) look(p *place) {
 	r := rd.b.r
 	var err error
@@ -198,7 +198,7 @@ func (rd *reading) look(p *place) {
 	}
 }
 
-// watch has the kernel tell of changes, at least until the reading ends.
+// watch asks the kernel to report changes, at least until the reading ends.
 func (rd *reading) watch(f *fd.FD, mask uint32) (int32, error) {
 	wd, err := rd.b.r.x.watch(f, mask, rd.f)
 	if err == nil {
@@ -207,8 +207,8 @@ func (rd *reading) watch(f *fd.FD, mask uint32) (int32, error) {
 	return wd, err
 }
 
-// unseen notes that changes may not be told of: in the folder, or in a place on the way
-// to what a link leads to. The first reason stays.
+// unseen notes that changes may not be reported: in the folder, or in a place on the way
+// to a link's target. The first reason stays.
 func (rd *reading) unseen(p *place, why string) {
 	if rd.blind != "" {
 		return
@@ -219,9 +219,8 @@ func (rd *reading) unseen(p *place, why string) {
 	}
 }
 
-// depend notes that an entry depends on a name in a watched folder, or on a watched
-// file or folder itself. That comes before it is looked at, so that no change is
-// missed.
+// depend notes that an entry depends on a name in a watched folder, or on a watched file
+// or folder itself. It is called before the entry is read, so that no change is missed.
 func (rd *reading) depend(entry string, wd int32, on string, isFile bool) {
 	if wd == 0 {
 		return
@@ -239,7 +238,7 @@ func (rd *reading) depend(entry string, wd int32, on string, isFile bool) {
 	x.depend(ref{rd.f, entry}, h, isFile)
 }
 
-// reached notes a path that the root reaches, for changes of mounts.
+// reached notes a path that the root's links lead to, to notice mounts there.
 func (rd *reading) reached(real string) {
 	r := rd.b.r
 	r.x.mu.Lock()
@@ -255,9 +254,9 @@ func (rd *reading) reached(real string) {
 	if len(r.reach) < maxReach {
 		r.reach[real] = struct{}{}
 	} else {
-		r.reach["/"] = struct{}{} // any mount concerns it
+		r.reach["/"] = struct{}{} // now any mount concerns the root
 	}
 }
 
-// maxReach is how many paths outside of a root are told apart.
+// maxReach is how many paths outside of a root are tracked separately.
 const maxReach = 10_000

@@ -4,11 +4,11 @@
 // Package safetensors reads the header of a safetensors file: which tensors it
 // holds, and where. It never reads their data.
 //
-// The format is that of the safetensors crate, release 0.8: eight bytes of
-// little-endian length, that many bytes of JSON, and the data. What the crate
-// takes and the format's description forbids is refused: space before the first
-// brace, a name that comes twice, a tensor written as an array, and a dimension
-// that only an unsigned integer could hold.
+// It follows the safetensors crate, release 0.8: eight bytes of little-endian
+// length, that many bytes of JSON, and the data. It also refuses what the crate
+// accepts although the format's description forbids it: space before the first
+// brace, a duplicate name, a tensor written as an array, and a dimension that only
+// an unsigned integer could hold.
 package safetensors
 
 import (
@@ -28,18 +28,18 @@ import (
 
 // Limits of a header.
 const (
-	// MaxHeader is that of its JSON in bytes, MAX_HEADER_SIZE of the crate's tensor.rs.
+	// MaxHeader limits the JSON, in bytes: MAX_HEADER_SIZE of the crate's tensor.rs.
 	// It bounds the number of tensors too, at about two million.
 	MaxHeader = 100_000_000
-	// MaxDims is that of a tensor's dimensions, as torch has it.
+	// MaxDims limits a tensor's dimensions, as torch does.
 	MaxDims = 64
-	// MaxMetadata is that of what __metadata__ names. Files have a few.
+	// MaxMetadata limits the names in __metadata__. Files have a few.
 	MaxMetadata = 1 << 14
 )
 
-// Cost is how many bytes of memory a [Header] takes at most, while it is read too, for
-// each byte of its JSON: one for the text, up to 1.6 for tensors and their names, which
-// need 50 bytes of text each, and up to 3 for shapes, of which each dimension needs 2.
+// Cost is the most memory that a [Header] takes, in bytes per byte of its JSON, also
+// while it is read: one for the text, up to 1.6 for tensors and their names, which need
+// 50 bytes of text each, and up to 3 for shapes, whose dimensions need 2 each.
 const Cost = 6
 
 // tensorBytes is the size of a Tensor.
@@ -49,14 +49,14 @@ const tensorBytes = 64
 // "data_offsets":[0,0]} and a comma.
 const minTensor = 50
 
-// maxDepth is how deep fields that nobody knows may nest, as in serde_json.
+// maxDepth is how deep unknown fields may nest, as in serde_json.
 const maxDepth = 127
 
 // Begin is where the JSON begins: after its length, in bytes.
 const Begin = 8
 
-// Header is what a file says of itself. It is safe for concurrent use as long as
-// nobody writes to it.
+// Header is the header of a file. It is safe for concurrent use as long as its fields
+// aren't changed.
 type Header struct {
 	Raw      string            // the JSON as it lies in the file, padding included
 	Tensors  []Tensor          // by offset, then by name; their data leaves no holes
@@ -68,15 +68,15 @@ type Header struct {
 type Tensor struct {
 	Name       string
 	DType      tensor.DType
-	Shape      []int64 // elements a dimension, empty for a scalar
+	Shape      []int64 // elements per dimension, empty for a scalar
 	Begin, End int64   // bytes from Header.Data
 }
 
-// FormatError is the rule that a file breaks. It names no file; callers do.
+// FormatError is the rule that a file breaks. It doesn't name the file; callers do.
 type FormatError struct {
-	Tensor  string // "" where it is the header as a whole
+	Tensor  string // "" if the whole header is at fault
 	Reason  string
-	Missing int64 // bytes that the file is too short by at least, where nothing else is wrong
+	Missing int64 // least number of missing bytes, if nothing else is wrong
 }
 
 func (e *FormatError) Error() string {
@@ -87,13 +87,13 @@ func (e *FormatError) Error() string {
 		return "read safetensors header: " + e.Reason
 	}
 	//diag files NAME REASON
-	// What the header says of this tensor breaks a rule of the format, so that the file is damaged.
+	// The header's entry for this tensor breaks a rule of the format, so the file is damaged.
 	// Fetch it again, or write it with a safetensors library.
 	return fmt.Sprintf("read safetensors header: tensor %q: %s", e.Tensor, e.Reason)
 }
 
-// Length reads how long the JSON of a file of size bytes is, and checks that it can
-// be. The JSON begins at byte [Begin]. The error is a [*FormatError] where the file
+// Length reads the length of the JSON of a file of size bytes, and checks that it is
+// possible. The JSON begins at byte [Begin]. The error is a [*FormatError] if the file
 // is at fault, else it wraps what r returned.
 func Length(r io.ReaderAt, size int64) (int64, error) {
 	if size < Begin {
@@ -118,14 +118,14 @@ func Length(r io.ReaderAt, size int64) (int64, error) {
 	return int64(n), nil
 }
 
-// ReadRaw reads the JSON of a file of size bytes and checks nothing but its
-// length, which is all that a checkpoint hash needs. The error is as of [Length].
+// ReadRaw reads the JSON of a file of size bytes and checks only its length, which is
+// all that a checkpoint hash needs. The errors are those of [Length].
 func ReadRaw(r io.ReaderAt, size int64) (string, error) {
 	n, err := Length(r, size)
 	if err != nil {
 		return "", err
 	}
-	var raw strings.Builder // whose memory becomes the string's
+	var raw strings.Builder // its memory becomes the string's
 	raw.Grow(int(n))
 	const block = 1 << 20
 	got, err := io.CopyBuffer(&raw, io.NewSectionReader(r, Begin, n), make([]byte, min(n, block)))
@@ -154,7 +154,7 @@ func readError(err error) error {
 }
 
 // ReadHeader reads and checks the header of a file of size bytes. The error is a
-// [*FormatError] where the file is at fault, else it wraps what r returned.
+// [*FormatError] if the file is at fault, else it wraps what r returned.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	raw, err := ReadRaw(r, size)
 	if err != nil {
@@ -170,8 +170,8 @@ func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	return h, nil
 }
 
-// parse reads the JSON: a map of names to tensors, with one name set apart for
-// the file's metadata. What it makes refers to the text, so that a name costs nothing.
+// parse reads the JSON: a map of names to tensors, with one name reserved for the
+// file's metadata. Its result refers to the text, so names take no extra memory.
 func parse(raw string) (*Header, error) {
 	if raw[0] != '{' {
 		return nil, &FormatError{Reason: fmt.Sprintf("it starts with %q, not with '{'", raw[0])}
@@ -193,7 +193,7 @@ func parse(raw string) (*Header, error) {
 	return p.header, nil
 }
 
-// Bytes is about how much memory the header takes.
+// Bytes is the approximate memory that the header takes.
 func (h *Header) Bytes() int64 {
 	n := int64(len(h.Raw)) + tensorBytes*int64(cap(h.Tensors))
 	for i := range h.Tensors {
@@ -248,8 +248,7 @@ func (p *parser) metadata() {
 	})
 }
 
-// info reads what is said of one tensor. Fields that are new are skipped, as the
-// crate does.
+// info reads the entry of one tensor. Like the crate, it skips unknown fields.
 func (p *parser) info(name string) Tensor {
 	t := Tensor{Name: name}
 	var dtype, shape, offsets bool
@@ -311,7 +310,7 @@ func (p *parser) shape() []int64 {
 	return p.dims[from:len(p.dims):len(p.dims)]
 }
 
-// check holds the tensors against each other and against a file with size bytes
+// check checks the tensors against each other and against a file with size bytes
 // of data, and sorts them.
 func (h *Header) check(size int64) error {
 	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
@@ -337,7 +336,7 @@ func (h *Header) check(size int64) error {
 	return nil
 }
 
-// check gives the rule that a tensor breaks which should start at byte start of the
+// check gives the rule that a tensor breaks if it should start at byte start of the
 // data, or "".
 func (t *Tensor) check(start int64) string {
 	at := func(format string) string { return fmt.Sprintf("data_offsets [%d,%d] "+format, t.Begin, t.End) }

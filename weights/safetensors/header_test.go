@@ -22,7 +22,7 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// file makes a file of a header and n bytes of data.
+// file makes a file with a header and n bytes of data.
 func file(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, n)...)
@@ -34,8 +34,8 @@ func entry(name, dtype, shape string, begin, end int) string {
 
 func read(b []byte) (*Header, error) { return ReadHeader(bytes.NewReader(b), int64(len(b))) }
 
-// The verdicts were compared with safetensors 0.8.0; where wcache is stricter,
-// the case says so.
+// The expected results were compared with safetensors 0.8.0; a case says so if wcache is
+// stricter.
 func TestReadHeader(t *testing.T) {
 	u8 := func(shape ...int64) Tensor {
 		return Tensor{Name: "a", DType: tensor.U8, Shape: shape, End: tensor.Elements(shape)}
@@ -160,8 +160,8 @@ func TestRefused(t *testing.T) {
 		{"unknown dtype", file(`{`+entry("a", "X8", "[2]", 0, 2)+`}`, 2), "a", "unknown dtype \"X8\" (at byte 18)"},
 		{"shape null", file(one("null", 0, 2), 2), "a", "JSON has 'n' where '[' should be (at byte 27)"},
 		{"negative", file(one("[-1]", 0, 2), 2), "a", "JSON has no number of 0 or more where one should be (at byte 28)"},
-		{"fraction", file(one("[2.0]", 0, 2), 2), "a", "number is no integer (at byte 29)"},
-		{"exponent", file(one("[2e0]", 0, 2), 2), "a", "number is no integer (at byte 29)"},
+		{"fraction", file(one("[2.0]", 0, 2), 2), "a", "number is not an integer (at byte 29)"},
+		{"exponent", file(one("[2e0]", 0, 2), 2), "a", "number is not an integer (at byte 29)"},
 		{"leading zero", file(one("[02]", 0, 2), 2), "a", "number starts with 0 (at byte 30)"},
 		{"2^63, of which the crate takes 0", file(one("[9223372036854775808,0]", 0, 0), 0), "a", "number is over 9223372036854775807 (at byte 46)"},
 		{"deep", file(`{"a":{"x":`+strings.Repeat("[", 200)+strings.Repeat("]", 200)+`}}`, 0), "a", "JSON nests deeper than 127 (at byte 135)"},
@@ -212,8 +212,8 @@ func manyPairs(n int) string {
 	return b.String()[1:]
 }
 
-// However a header is made, it takes no more memory than Cost says, and one of a real
-// model far less (case W6, of which 1.3 million tensors are in 126 MB).
+// No header takes more memory than Cost says, and a real model's header takes far less
+// (case W6, with 1.3 million tensors in 126 MB).
 func TestCost(t *testing.T) {
 	const size = 4_000_000
 	fill := func(entry func(n int) string) string {
@@ -244,7 +244,7 @@ func TestCost(t *testing.T) {
 			return fmt.Sprintf(`"\n\n\n\n\n\n\n\n%x":{"\u0064type":"U8","shape":[0],"data_offsets":[0,0]},`, n)
 		}), Cost},
 		{"one long escape", `{"` + strings.Repeat(`\n`, size/2), Cost},
-		{"metadata", `{"__metadata__":{` + manyPairs(MaxMetadata) + `},`, 3 * Cost}, // of which there is no more in a larger one
+		{"metadata", `{"__metadata__":{` + manyPairs(MaxMetadata) + `},`, 3 * Cost}, // a larger header can't have more of it
 		{"depth", `{"a":{"x":` + strings.Repeat("[", size), Cost},
 	} {
 		b := file(c.text, 0)
@@ -252,7 +252,7 @@ func TestCost(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, _ = read(b) // most end in the middle of something
 		runtime.ReadMemStats(&after)
-		const block = 1 << 20 // by which it is read
+		const block = 1 << 20 // read in blocks of this size
 		if n := float64(after.TotalAlloc-before.TotalAlloc-block) / float64(len(b)); n > c.most {
 			t.Errorf("%s: %.2f bytes for each", c.name, n)
 		}
@@ -405,8 +405,8 @@ func FuzzReadHeader(f *testing.F) {
 	})
 }
 
-// large is a file's header of n tensors as a big mixture of experts has them,
-// with the file's size.
+// large is a file's header with n tensors, as a big mixture of experts has them, and
+// the file's size.
 func large(n int) ([]byte, int64) {
 	var b bytes.Buffer
 	b.Write(make([]byte, Begin))

@@ -5,14 +5,14 @@ package safetensors
 
 import "hash/maphash"
 
-// names knows which names a list of tensors has, by their places in it: a map of the
-// names themselves would take as much memory as the list.
+// names is the set of names of a list of tensors, stored as places in the list: a map of
+// the names themselves would take as much memory as the list.
 type names struct {
 	seed  maphash.Seed
 	slots []int32 // place+1 in the list, 0 for none; at the hash or after it
 }
 
-// newNames is for a list of at most most tensors, which is below 2^31.
+// newNames makes the set for a list of at most most tensors, which is below 2^31.
 func newNames(most int) names {
 	n := 8
 	for n < most+most/2 {
@@ -21,7 +21,7 @@ func newNames(most int) names {
 	return names{maphash.MakeSeed(), make([]int32, n)}
 }
 
-// add notes that the next tensor of the list is to have the name; false: one has it.
+// add adds the name of the next tensor of the list; it returns false if the name is taken.
 func (n *names) add(list []Tensor, name string) bool {
 	at := int(maphash.String(n.seed, name)) & (len(n.slots) - 1)
 	for n.slots[at] != 0 {

@@ -11,8 +11,7 @@ import (
 )
 
 // scanner reads JSON strictly, as serde_json does, in one pass: encoding/json
-// hides names that come twice and mends text that is broken. The text must be
-// valid UTF-8.
+// hides duplicate names and repairs broken text. The text must be valid UTF-8.
 //
 // The first fault stays in err, and every method after it does nothing.
 type scanner struct {
@@ -28,7 +27,7 @@ func (s *scanner) fail(format string, args ...any) {
 	}
 }
 
-// peek is the next byte that is no space, 0 at the end.
+// peek is the next byte after any space, 0 at the end.
 func (s *scanner) peek() byte {
 	for ; s.pos < len(s.text); s.pos++ {
 		switch c := s.text[s.pos]; c {
@@ -59,7 +58,7 @@ func (s *scanner) expect(c byte) {
 	s.fail("JSON has %q where %q should be", s.text[s.pos], c)
 }
 
-// end makes sure that nothing but space is left.
+// end checks that only space is left.
 func (s *scanner) end() {
 	if s.peek(); s.err == nil && s.pos < len(s.text) {
 		s.fail("JSON is followed by %q", s.text[s.pos])
@@ -140,13 +139,13 @@ func (s *scanner) integer() int64 {
 	if s.pos < len(s.text) {
 		switch s.text[s.pos] {
 		case '.', 'e', 'E':
-			s.fail("number is no integer")
+			s.fail("number is not an integer")
 		}
 	}
 	return n
 }
 
-// str reads a string. It is a part of the text where nothing is escaped.
+// str reads a string. Without escapes it is a part of the text.
 func (s *scanner) str() string {
 	s.expect('"')
 	start := s.pos
@@ -211,8 +210,8 @@ func (s *scanner) escape(b []byte) []byte {
 	return nil
 }
 
-// unicode reads the digits of a \u escape, and of a second one where the first is
-// half of a pair.
+// unicode reads the digits of a \u escape, and of a second one if the first is half
+// of a pair.
 func (s *scanner) unicode() rune {
 	r := s.hex()
 	if !utf16.IsSurrogate(r) {
