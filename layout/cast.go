@@ -10,8 +10,8 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// decoder reads one element, little-endian, as float32. A float64 is rounded to
-// float32 first, whatever it becomes next, as torch's copy does.
+// decoder reads one element, little-endian, as float32. A float64 is rounded to float32
+// first, whatever the destination type, as torch's copy does.
 func decoder(d tensor.DType) func([]byte) float32 {
 	switch d {
 	case tensor.BF16:

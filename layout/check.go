@@ -21,10 +21,12 @@ func (c Copy) written() int64 {
 // written is how many bytes the cache fills.
 func (r Rope) written() int64 { return r.Rows * 2 * int64(len(r.InvFreq)) * int64(r.To.Size()) }
 
-// Check reports the first rule that a plan breaks: its table must be valid, each
-// byte of each storage written exactly once, and no file read past its end. An
-// engine takes wrong tensors without a word, so every plan is checked, also where
-// it comes from another process.
+// Check reports the first rule that a plan breaks: its table must be valid, each byte of
+// each storage written exactly once, and no file read past its end. An engine accepts
+// wrong tensors without an error, so every plan is checked, also one from another
+// process.
+// checkCover compares the written ranges with the storages, both by offset. Bytes between
+// two storages belong to neither and stay as they are.
 func (p *Plan) Check() error {
 	if p.Table == nil {
 		return fmt.Errorf("check plan: no table")
