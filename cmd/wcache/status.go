@@ -13,6 +13,7 @@ const statusHelp = `Show what an instance holds, for whom, and what is wrong.
 
 This never starts the daemon: if it isn't running, the command says so and the exit
 status is 3. With --json the output has a schema number; fields are only added.
+
 With --watch it is shown again every second, until q, Ctrl-C or the daemon's end.
 With --prometheus it is in the text format of Prometheus, for node_exporter's
 textfile collector; a daemon that isn't running is wcache_up 0, and not an error.`
