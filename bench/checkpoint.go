@@ -28,17 +28,17 @@ type llama struct {
 	hidden, inner, heads, kvHeads, headSize, vocab int64
 }
 
-// large is of 2.0 GiB, which an engine sees as 444 entries.
+// large has 2.0 GiB, in 444 tensors for an engine.
 func large() llama {
 	return llama{layers: 44, shards: 4, hidden: 1536, inner: 3840, heads: 12, kvHeads: 4, headSize: 128, vocab: 6144}
 }
 
-// small has as many entries in 3 MB.
+// small has as many tensors in 3 MB.
 func small() llama {
 	return llama{layers: 44, shards: 2, hidden: 64, inner: 96, heads: 4, kvHeads: 2, headSize: 16, vocab: 128}
 }
 
-// tiny is a model as the folders of a machine have many.
+// tiny is a model of the kind that a machine's folders have many of.
 func tiny() llama {
 	return llama{layers: 1, shards: 2, hidden: 16, inner: 16, heads: 2, kvHeads: 1, headSize: 8, vocab: 16}
 }
@@ -89,12 +89,12 @@ func (b *bench) prepare() error {
 		if err := large().write(b.model, nil); err != nil {
 			return err
 		}
-		unix.Sync() // or the disk is busy with it while others are measured
+		unix.Sync() // else writing it back disturbs the measurements
 	}
 	return requestFor(b.model, b.request)
 }
 
-// requestFor writes the get_state of an engine on a model to a file.
+// requestFor writes an engine's get_state for a model to a file.
 func requestFor(model, path string) error {
 	d, err := weights.Open(model)
 	if err != nil {
@@ -112,9 +112,9 @@ func (l llama) shard(i int) string {
 	return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, l.shards)
 }
 
-// write makes a model directory. The metadata goes into the headers and makes them
-// differ from those of other models of one size. The configuration comes last: a
-// model that has one is whole.
+// write makes a model directory. The metadata goes into the headers, so that models of one
+// size have different headers. The configuration is written last: a model with a
+// configuration is complete.
 func (l llama) write(dir string, metadata map[string]string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -149,7 +149,7 @@ func writeJSON(path string, v any) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// writeShard writes a safetensors file of numbers such as weights are.
+// writeShard writes a safetensors file with numbers like those of real weights.
 func writeShard(path string, list []tensorShape, metadata map[string]string) error {
 	header, end := make(map[string]any), int64(0)
 	if metadata != nil {

@@ -23,17 +23,16 @@ import (
 const (
 	roleEngine = "engine"
 	roleServer = "server"
-	// roleVariable names the role of a process whose arguments are to look like
-	// another program's.
+	// roleVariable names the role of a process whose arguments imitate another program's.
 	roleVariable = "WCACHE_BENCH_ROLE"
 )
 
 // patience is how long an engine waits for a reply.
 const patience = 5 * time.Second
 
-// exchange sends a frame and reads the reply, and tells how long that took from
-// the moment that the connection was there. It is more than the service's part
-// by two switches between processes and the copy of the reply.
+// exchange sends a frame and reads the reply, and measures the time from the established
+// connection on. The time includes two switches between processes and the copy of the
+// reply.
 func exchange(socket string, frame []byte) ([]byte, time.Duration, error) {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -62,7 +61,7 @@ func askMemory() ([]byte, error) {
 	return frame.Bytes(), err
 }
 
-// decode reads a reply, which has to be good.
+// decode reads a reply, which must be a success.
 func decode(b []byte) (*protocol.Reply, error) {
 	r, err := protocol.DecodeReply(b)
 	if err == nil && r.Status != protocol.StatusOK {
@@ -71,7 +70,7 @@ func decode(b []byte) (*protocol.Reply, error) {
 	return r, err
 }
 
-// answer is what an engine tells of its request.
+// answer is an engine's report about its request.
 type answer struct {
 	Kind answerKind
 	Took time.Duration
@@ -89,9 +88,9 @@ func (k answerKind) String() string {
 	return [...]string{"granted", "refused", "no reply"}[k]
 }
 
-// playEngine is an engine's process: it asks for the memory, as vLLM does first,
-// says that it is ready, asks for the state when it is told, says what came of it,
-// and ends when its standard input does.
+// playEngine is an engine's process: it asks for the memory, as vLLM does first, says that
+// it is ready, asks for the state on command, reports the result, and ends with its
+// standard input.
 func playEngine(socket, request string) error {
 	frame, err := os.ReadFile(request)
 	if err != nil {
@@ -139,8 +138,8 @@ func playEngine(socket, request string) error {
 	return err
 }
 
-// playServer is a process that looks like `vllm serve`, of which the engine's is a
-// child, as vLLM's is.
+// playServer is a process that looks like `vllm serve` and is the parent of the engine's
+// process, as in vLLM.
 func playServer(socket, request string) error {
 	c := engineProcess(socket, request)
 	c.Args = []string{"VLLM::EngineCore"} // and nothing else, as vLLM names it
@@ -159,8 +158,8 @@ func engineProcess(socket, request string) *exec.Cmd {
 // launch says how engines are started.
 type launch struct {
 	socket, request string
-	// served is the model of the `vllm serve` that is seen as the engine's parent; ""
-	// for an engine in a program of its own.
+	// served is the model of the `vllm serve` that appears as the engine's parent; "" for
+	// an engine in another program.
 	served string
 }
 
@@ -207,7 +206,7 @@ func startEngines(n int, l launch) (*engines, error) {
 	return e, nil
 }
 
-// ask lets engines from i to before j ask at once, and waits for their answers.
+// ask makes the engines from i to before j ask at once, and waits for their answers.
 func (e *engines) ask(i, j int) ([]answer, error) {
 	for _, in := range e.in[i:j] {
 		if _, err := in.Write([]byte{0}); err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/wcache/wcache/internal/hungfs"
 )
 
-// hits measures get_state of a model that is held, with few and with many models
-// below the roots, and whatever happens there meanwhile.
+// hits measures get_state of a held model, with few and with many models below the roots,
+// and during several kinds of activity there.
 func (b *bench) hits(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "bench: making 2000 model directories")
 	t, err := plantTree(ctx, filepath.Join(b.dir, "tree"))
 	if err != nil {
 		return err
 	}
-	unix.Sync() // or the disk is busy with it while others are measured
+	unix.Sync() // else writing it back disturbs the measurements
 	request := filepath.Join(b.dir, "get_state-small")
 	if err := requestFor(t.asked, request); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (h *hitting) measure(ctx context.Context, stage func() (*scene, error), roo
 	if h.service, err = h.start(false, slices.Concat(roots, h.scene.roots)...); err != nil {
 		return errors.Join(err, h.scene.end())
 	}
-	// What hangs ends first: the service may wait for it.
+	// First end the hang: the service may wait for it.
 	defer func() { err = errors.Join(err, h.scene.end(), h.service.stop()) }()
 	if _, err := h.service.warm(ctx, h.asked); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (h *hitting) what() string {
 	return fmt.Sprintf("%d model%s, %s", h.models, s, h.scene.name)
 }
 
-// without notes a scene that can't be had on this machine.
+// without notes a scene that this machine can't produce.
 func (h *hitting) without(err error) error {
 	var not *hungfs.Unavailable
 	if !errors.As(err, &not) {
@@ -114,7 +114,7 @@ func (h *hitting) launch(served bool) launch {
 	return l
 }
 
-// kind words what sort of engine asks.
+// kind describes what sort of engine asks.
 func kind(served bool) string {
 	if served {
 		return "vllm serve"
@@ -122,8 +122,8 @@ func kind(served bool) string {
 	return "a program"
 }
 
-// untilServed asks until the service knows all that it wants to know for an
-// answer, or for some seconds. It asks as often as vLLM does.
+// untilServed asks until the service has read everything that it needs for an answer, or
+// for some seconds. It asks as often as vLLM does.
 func (h *hitting) untilServed(ctx context.Context, served bool) error {
 	for range 20 {
 		list, _, err := h.ask(1, 1, h.launch(served))
@@ -139,8 +139,8 @@ func (h *hitting) untilServed(ctx context.Context, served bool) error {
 	return nil
 }
 
-// ask starts n engines and lets them ask, some at once, and gives the CPU time that
-// this cost the service. It stops early when all of those had to wait in vain.
+// ask starts n engines and makes them ask, some at once. It gives the CPU time that this
+// cost the service. It stops early if they all waited in vain.
 func (h *hitting) ask(n, atOnce int, l launch) (list []answer, cpu time.Duration, err error) {
 	e, err := startEngines(n, l)
 	defer func() { err = errors.Join(err, e.end()) }()
@@ -165,13 +165,13 @@ func (h *hitting) ask(n, atOnce int, l launch) (list []answer, cpu time.Duration
 	return list, after - before, err
 }
 
-// heard reports whether any engine had a reply.
+// heard reports whether any engine got a reply.
 func heard(list []answer) bool {
 	return slices.ContainsFunc(list, func(a answer) bool { return a.Kind != silent })
 }
 
-// cell measures one way of asking: 256 requests, or as many as there is time for.
-// The CPU time is the daemon's for a request.
+// cell measures one way of asking: 256 requests, or as many as there is time for. The CPU
+// time is the daemon's per request.
 func (h *hitting) cell(ctx context.Context, atOnce int, served bool) error {
 	const enough, processes, limit = 256, 64, 10 * time.Second
 	var list []answer
@@ -221,7 +221,7 @@ func words(list []answer) (text string, half float64) {
 	return text, half
 }
 
-// atMost words a time in ms, which was waited for no longer than patience.
+// atMost writes a time in ms, as a limit if it reached patience.
 func atMost(ms float64) string {
 	if ms >= float64(patience.Milliseconds()) {
 		return fmt.Sprintf("over %v", patience)
@@ -229,8 +229,7 @@ func atMost(ms float64) string {
 	return fmt.Sprintf("%.2f ms", ms)
 }
 
-// alone measures what the service does while no engine asks, where it knows many
-// models.
+// alone measures what a service that knows many models does while no engine asks.
 func (h *hitting) alone(ctx context.Context) error {
 	if h.models < 2000 {
 		return nil
@@ -254,7 +253,7 @@ func (h *hitting) alone(ctx context.Context) error {
 	return nil
 }
 
-// hungFromStart asks a service that has never seen what is below one of its roots.
+// hungFromStart asks a service that could never read one of its roots.
 func (b *bench) hungFromStart(ctx context.Context, t *tree, request string) error {
 	for _, served := range []bool{false, true} {
 		if err := ctx.Err(); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// loading compares loads with plain reads of the same files, in turns.
+// loading compares loads with plain reads of the same files, alternately.
 func (b *bench) loading(ctx context.Context) (err error) {
 	s, err := b.start(false, b.model)
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *bench) loading(ctx context.Context) (err error) {
 			return err
 		}
 		if i == 0 {
-			continue // the machine's memory is touched for the first time
+			continue // the first round touches the memory for the first time
 		}
 		gb := float64(bytes) / 1e9
 		read.add(gb / plain.Seconds())

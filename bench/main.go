@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Command bench measures what the project promises, against the program as users
-// run it, and prints what it measured beside what was aimed at:
+// Command bench measures the project's promises, against the program as users run it, and
+// prints each result beside its target:
 //
 //	bench -wcache bin/wcache
 //	bench -wcache bin/wcache -only hits
 //
-// It needs 2 GiB in the temporary folder, which should be in the page cache, and
-// 5 GiB of memory; a mount that hangs takes root. Measured are medians, with the
-// least and the greatest: a busy machine shows there. CPU time tells more of it than
-// speed does.
+// It needs 2 GiB in the temporary folder, which should be in the page cache, and 5 GiB of
+// memory; the scene with a hanging mount needs root. It prints medians with minimum and
+// maximum, which show whether the machine was busy. CPU time is then more reliable than
+// speed.
 package main
 
 import (
@@ -65,7 +65,7 @@ type result struct {
 	met                 bool
 }
 
-// bench is what the measurements share.
+// bench is the common state of the measurements.
 type bench struct {
 	program string // path of wcache
 	dir     string // for sockets and state
@@ -96,7 +96,7 @@ func names() []string {
 	return list
 }
 
-// chosen gives the measurements of a list with commas, all where it is empty.
+// chosen gives the measurements in a comma-separated list, all if it is empty.
 func chosen(only string) ([]measurement, error) {
 	if only == "" {
 		return measurements(), nil

@@ -41,7 +41,7 @@ func (b *bench) firstConnection(ctx context.Context) error {
 	return nil
 }
 
-// serving measures get_state of a model that is held, and what holding it takes.
+// serving measures get_state of a held model, and the memory for holding it.
 func (b *bench) serving(ctx context.Context) (err error) {
 	s, err := b.start(false, b.model)
 	if err != nil {
@@ -105,8 +105,8 @@ func (b *bench) getState(ctx context.Context, s *service) error {
 	return nil
 }
 
-// together compares the daemon's CPU time for engines that ask one after another
-// with that for engines that ask at once. Each is a process and asks once.
+// together compares the daemon's CPU time for engines that ask one after another with that
+// for engines that ask at once. Each engine is a process and asks once.
 func (b *bench) together(ctx context.Context, s *service) error {
 	const n = 64
 	var single, many, ratio sample

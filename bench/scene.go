@@ -12,13 +12,13 @@ import (
 	"github.com/wcache/wcache/internal/hungfs"
 )
 
-// scene is what happens below the roots while engines ask.
+// scene is an activity below the roots while engines ask.
 type scene struct {
 	name  string
 	roots []string     // more roots, that it needs
-	begin func() error // when the model is held
+	begin func() error // called once the model is held
 	end   func() error // may be called again, or without begin
-	seen  func() bool  // whether the service has met it; nil: that doesn't show
+	seen  func() bool  // whether the service has noticed it; nil: that can't be seen
 }
 
 func nothing() error { return nil }
@@ -27,8 +27,8 @@ func (t *tree) quiet() (*scene, error) {
 	return &scene{name: "quiet", begin: nothing, end: nothing}, nil
 }
 
-// hung is a root with a model, which answers before it begins. The error is a
-// [*hungfs.Unavailable] where there can't be any.
+// hung is a root with a model; it hangs once begin is called. The error is a
+// [*hungfs.Unavailable] if the machine can't have one.
 func (t *tree) hung() (*scene, error) {
 	f, err := hungfs.Mount(t.nfs, os.DirFS(t.remote))
 	if err != nil {
@@ -36,7 +36,7 @@ func (t *tree) hung() (*scene, error) {
 	}
 	begin := func() error {
 		f.Hang()
-		// A service that looks by itself does so now; another one at a request.
+		// A service that polls notices it now; another one with the next request.
 		for range 30 {
 			if f.Waiting() {
 				break
@@ -48,7 +48,7 @@ func (t *tree) hung() (*scene, error) {
 	return &scene{name: "a root hangs", roots: []string{t.nfs}, begin: begin, end: f.Close, seen: f.Waiting}, nil
 }
 
-// downloading is a root into which files come.
+// downloading is a root into which downloads write.
 func (t *tree) downloading() (*scene, error) {
 	stop := nothing
 	begin := func() error {

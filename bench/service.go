@@ -29,8 +29,8 @@ type service struct {
 	socket string
 }
 
-// start starts a service with some roots, that knows nothing else of this user and
-// hashes nothing by itself. An activated one begins to run at the first connection.
+// start starts a service with some roots, without this user's configuration and without
+// background hashing. An activated one begins to run at the first connection.
 func (b *bench) start(activated bool, roots ...string) (*service, error) {
 	return b.startWith(`verify = "off"`, activated, roots...)
 }
@@ -97,7 +97,7 @@ func listens(socket string) bool {
 	return false
 }
 
-// stop ends the service, and frees what it holds.
+// stop ends the service, which frees its memory.
 func (s *service) stop() error {
 	if err := s.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		return err
@@ -170,9 +170,9 @@ func (s *service) evict(ctx context.Context) error {
 	return err
 }
 
-// becomeService does what a socket unit does: it listens, and at the first
-// connection, which it doesn't accept, it becomes the service and passes the
-// socket on, as sd_listen_fds(3) says.
+// becomeService does what a socket unit does: it listens and, at the first connection,
+// which it doesn't accept, becomes the service and passes the socket on, as
+// sd_listen_fds(3) describes.
 func becomeService(socket string, command []string) error {
 	const firstFD = 3
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// tree is a folder with roots, as a machine with many models has them.
+// tree is a folder with roots, like those of a machine with many models.
 type tree struct {
 	asked  string // a model as large(), in small
 	few    string // 99 other models
@@ -58,8 +58,8 @@ func plantTree(ctx context.Context, dir string) (*tree, error) {
 	return t, t.plantLoads(first)
 }
 
-// likeModel makes a model of links to another one's files, and of a first shard
-// whose header is its own.
+// likeModel makes a model of links to another model's files, and of a first shard with its
+// own header.
 func likeModel(first, model string, n int) error {
 	if err := os.MkdirAll(model, 0o700); err != nil {
 		return err
@@ -79,7 +79,7 @@ func likeModel(first, model string, n int) error {
 	return writeShard(filepath.Join(model, own), tiny().tensors(0), map[string]string{"n": strconv.Itoa(n)})
 }
 
-// What is downloaded below loads.
+// The downloads below loads.
 const (
 	growingShard = "folder/model-00002-of-00002.safetensors"
 	growingBlob  = "hub/models--owner--model/blobs/"
@@ -87,8 +87,8 @@ const (
 
 func blob() string { return growingBlob + strings.Repeat("5e", 32) + ".incomplete" }
 
-// plantLoads makes what two downloads leave before their last file is whole: one
-// into a folder, one into a hub cache.
+// plantLoads makes what two downloads leave before their last file is complete: one into a
+// folder, one into a hub cache.
 func (t *tree) plantLoads(first string) error {
 	const snapshot, commit = "hub/models--owner--model/snapshots/", "0123456789abcdef0123456789abcdef01234567"
 	for _, dir := range []string{"folder", growingBlob, snapshot + commit, "hub/models--owner--model/refs"} {
@@ -111,8 +111,8 @@ func (t *tree) plantLoads(first string) error {
 		os.WriteFile(filepath.Join(t.loads, "hub/models--owner--model/refs/main"), []byte(commit), 0o600))
 }
 
-// download lets both files grow until stop is called: by 1 MiB every 5 ms, of which
-// 4 KiB are written, so that it costs the disk little.
+// download makes both files grow until stop is called: by 1 MiB every 5 ms, of which only
+// 4 KiB are written, to spare the disk.
 func (t *tree) download() (stop func() error, err error) {
 	var files [2]*os.File
 	for i, name := range []string{growingShard, blob()} {

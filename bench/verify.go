@@ -13,9 +13,9 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// verifying measures what certainty about bytes costs: loads with and without digests in
-// turns, and then the comparison of what is held with its files, beside what a core
-// hashes at the most.
+// verifying measures the cost of verification: loads with and without digests, alternately,
+// then the comparison of held memory with its files, beside the highest speed at which a
+// core hashes.
 func (b *bench) verifying(ctx context.Context) (err error) {
 	services := map[string]*service{}
 	for _, verify := range []string{"off", "load"} {
@@ -60,7 +60,7 @@ func (b *bench) verifying(ctx context.Context) (err error) {
 	return nil
 }
 
-// verify compares what is held with its files; all of it has to be equal.
+// verify compares held memory with its files; everything must be equal.
 func (s *service) verify(ctx context.Context) (*control.Verified, error) {
 	r, err := client.Do(ctx, control.Path(s.socket), control.Request{Method: control.MethodVerify, Verify: &control.Verify{}}, nil)
 	if err != nil {

@@ -18,15 +18,15 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// actor does one thing again and again until the end, with a pause of up to some time.
+// actor repeats one action until the end of the run, with pauses up to a maximum.
 type actor struct {
 	name  string
 	pause time.Duration
 	act   func(rng *rand.Rand) error
 }
 
-// play has all act until the end. The first error that is this program's own ends it
-// sooner.
+// play runs all actors until the end. The first error of this program itself ends the run
+// earlier.
 func (c *churn) play() error {
 	actors := []actor{
 		{"change files", 500 * time.Millisecond, func(*rand.Rand) error { c.tally.count(countChanges); return c.world.change() }},
@@ -93,7 +93,7 @@ func (c *churn) rest(d time.Duration) {
 
 func (c *churn) anyService(rng *rand.Rand) *service { return c.services[rng.IntN(len(c.services))] }
 
-// commands does what people do, some of it by the program itself.
+// commands runs users' commands, some of them through the program itself.
 func (c *churn) commands(rng *rand.Rand) error {
 	s := c.anyService(rng)
 	var err error
@@ -125,7 +125,7 @@ func (c *churn) commands(rng *rand.Rand) error {
 	return nil // of a daemon that has just been killed
 }
 
-// evict evicts all that no engine uses, one key, or, seldom, anything by force.
+// evict evicts all unused entries, one key, or, seldom, anything by force.
 func (s *service) evict(rng *rand.Rand) {
 	e := control.Evict{Force: rng.IntN(6) == 0}
 	if status, err := s.status(); err == nil && len(status.Entries) > 0 && rng.IntN(3) > 0 {
@@ -140,8 +140,8 @@ func (s *service) evict(rng *rand.Rand) {
 	}
 }
 
-// killDaemon kills a daemon at any moment, or a moment after an engine was answered,
-// and looks what of it is there afterwards.
+// killDaemon kills a daemon at any moment, or a moment after an engine got an answer, and
+// checks what remains of it.
 func (c *churn) killDaemon(rng *rand.Rand) error {
 	s := c.anyService(rng)
 	s.killing.Lock()
@@ -155,7 +155,7 @@ func (c *churn) killDaemon(rng *rand.Rand) error {
 	return c.kill(s, time.Duration(rng.IntN(50))*time.Millisecond)
 }
 
-// kill kills a daemon and looks what of it is there afterwards.
+// kill kills a daemon and checks what remains of it.
 func (c *churn) kill(s *service, after time.Duration) error {
 	d, err := s.kill(after)
 	if errors.Is(err, errNoAnswer) || d == nil {
@@ -191,7 +191,7 @@ func (c *churn) killLoader(rng *rand.Rand) error {
 }
 
 // reconfigure gives the daemon by hand another budget, and replies of another form, and
-// has both read their configuration again.
+// makes both daemons read their configuration again.
 func (c *churn) reconfigure(rng *rand.Rand) error {
 	for _, s := range c.services {
 		more := ""
@@ -214,8 +214,8 @@ func (c *churn) reconfigure(rng *rand.Rand) error {
 	return nil
 }
 
-// stopManager stops the service manager for a while. What was answered before outlives
-// even a daemon that is killed meanwhile.
+// stopManager stops the service manager for a while. Entries answered before outlive even a
+// daemon that is killed meanwhile.
 func (c *churn) stopManager(rng *rand.Rand) error {
 	for _, s := range c.services {
 		if s.keeps() {
@@ -287,7 +287,7 @@ func (c *churn) fillDisk(rng *rand.Rand) error {
 	return nil
 }
 
-// hostile has a process do what no engine does, until it is killed.
+// hostile runs a process that does what real engines never do, until it is killed.
 func (c *churn) hostile(rng *rand.Rand) error {
 	s := c.anyService(rng)
 	flood := rng.IntN(3) == 0

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// epoch is the modification time of every file, as in an image that can be built again:
-// it never tells one version from another.
+// epoch is the modification time of every file, as in an image from a reproducible build:
+// it never distinguishes one version from another.
 var epoch = time.Unix(1, 0)
 
-// Numbers of directories of a family: many small ones, few of what takes room.
+// Numbers of directories per family: many small ones, few large ones.
 func most(f int) int { return []int{7, 2, 2}[f] }
 
-// change does one thing to the directories. The error is this program's.
+// change makes one change to the directories. The error is this program's.
 func (w *world) change() error {
 	w.doing.Lock()
 	defer w.doing.Unlock()
@@ -53,7 +53,7 @@ func (w *world) change() error {
 	return w.touch()
 }
 
-// dirs are the places that hold something themselves.
+// dirs are the places that contain files themselves.
 func (w *world) dirs() []place {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +77,7 @@ func (w *world) roll(n int) int {
 	return w.rng.IntN(n)
 }
 
-// next gives the number of a content that was nowhere before.
+// next gives the number of a new content.
 func (w *world) next() uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,8 +92,8 @@ func (w *world) add(p place) {
 	w.families[p.path] = p.family
 }
 
-// create makes a model directory of a family: below a root, outside of all, hidden, or
-// inside another one; with contents of its own or those of another.
+// create makes a model directory of a family: below a root, outside of all roots, hidden, or
+// inside another one; with new contents or those of another directory.
 func (w *world) create(f int) error {
 	var alike []place
 	for _, p := range w.dirs() {
@@ -142,7 +142,7 @@ func writeAll(dir string, files map[string][]byte) error {
 	return old(dir)
 }
 
-// old gives all files of a directory the one time.
+// old gives all files of a directory the same old time.
 func old(dir string) error {
 	list, err := os.ReadDir(dir)
 	if err != nil {
@@ -307,8 +307,8 @@ func (w *world) link() error {
 	return nil
 }
 
-// damage breaks a directory in a way in which it can't be loaded. Its headers may be
-// those of others all the same.
+// damage breaks a directory so that it can't be loaded. Its headers may still equal those of
+// other directories.
 func (w *world) damage() error {
 	list := w.dirs()
 	p, ok := w.pick(list)
@@ -329,7 +329,7 @@ func (w *world) damage() error {
 	return os.RemoveAll(shard)
 }
 
-// touch changes what decides nothing: files beside the weights, and the modes of those.
+// touch changes irrelevant things: files beside the weights, and modes of those files.
 func (w *world) touch() error {
 	p, ok := w.pick(w.dirs())
 	version := w.latest(p.path)

@@ -34,11 +34,11 @@ const (
 	roleHostile  = "hostile" // does what no engine does
 )
 
-// patience is how long an answer may take: no load and no restart takes near as long,
-// on a machine that is busy with other things. What takes longer is stuck.
+// patience is how long an answer may take. Loads and restarts take much less, even on a busy
+// machine; an answer that takes longer is stuck.
 const patience = time.Minute
 
-// plan is what an engine is told when it starts, as JSON in planVariable.
+// plan is an engine's instructions at its start, as JSON in planVariable.
 type plan struct {
 	Socket string
 	Family int // of families
@@ -49,7 +49,7 @@ type plan struct {
 
 const planVariable = "CHURN_PLAN"
 
-// What an engine is told to do, a line each. The end of its input ends it.
+// Orders to an engine, one per line. The end of its input ends it.
 const (
 	orderAsk     = "ask"     // get_state, then map and compare
 	orderAgain   = "again"   // likewise, as one that has mapped the weights before
@@ -63,15 +63,15 @@ const (
 // Outcomes of an order.
 const (
 	outcomeOK       = "ok"
-	outcomeError    = "error"    // the service said no for now
-	outcomeMismatch = "mismatch" // the service said no for good
-	outcomeLost     = "lost"     // no answer: the service wasn't there, or hung up
+	outcomeError    = "error"    // the service refused for now
+	outcomeMismatch = "mismatch" // the service refused for good
+	outcomeLost     = "lost"     // no answer: the service wasn't there, or closed the connection
 	outcomeUnmapped = "unmapped" // answered, and the service was gone before the memory was mapped
 	outcomeWrong    = "wrong"    // bytes that are in no version of the checkpoint
 	outcomeStuck    = "stuck"    // no answer within patience
 )
 
-// report is what came of an order, a line of JSON.
+// report is the result of an order, a line of JSON.
 type report struct {
 	PID      int // of the engine
 	Outcome  string
@@ -144,7 +144,7 @@ func (e *engine) do(order string) report {
 	return r
 }
 
-// send asks, and gives the connection and the reply where there is one.
+// send asks, and gives the connection and the reply if there is one.
 func (e *engine) send(request *protocol.Request) (report, *protocol.Reply, net.Conn) {
 	r := report{From: clock()}
 	payload, err := protocol.EncodeRequest(request)
@@ -175,8 +175,8 @@ func (e *engine) send(request *protocol.Request) (report, *protocol.Reply, net.C
 
 var errStuck = errors.New("no answer")
 
-// ask asks for weights, maps what is given, and compares all of it. What was mapped
-// before stays mapped until then.
+// ask asks for weights, maps them, and compares all bytes. The previous mapping stays until
+// then.
 func (e *engine) ask(again bool) report {
 	r, reply, conn := e.send(&protocol.Request{
 		Cmd: protocol.GetState, Key: e.Key, HasKey: true, KeyField: "cache_key", Module: protocol.DefaultModule, IsReload: again,
@@ -270,7 +270,7 @@ func (e *engine) bytes(x *protocol.Entry) ([]byte, error) {
 	return mem[from : from+n], nil
 }
 
-// look reports whether the watch still stands: lost, if it has ended.
+// look reports whether the watch still exists: lost, if it has ended.
 func (e *engine) look() report {
 	r := report{Outcome: outcomeOK, From: clock()}
 	if e.watch == nil {
@@ -287,8 +287,8 @@ func (e *engine) look() report {
 	return r
 }
 
-// playServer is the process above an engine, by whose command line the engine's model
-// is known. It starts the engine under the name that vLLM gives it, and ends with it.
+// playServer is the process above an engine, whose command line names the engine's model. It
+// starts the engine under vLLM's name for it, and ends with it.
 func playServer() error {
 	c := exec.Command("/proc/self/exe")
 	c.Args = []string{"VLLM::EngineCore"}

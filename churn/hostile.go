@@ -17,15 +17,15 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// hostile is a process that does what no engine does.
+// hostile is a process that does what real engines never do.
 type hostile struct {
 	socket   string
 	requests [][]byte // frames that engines send
 	flood    bool     // more watches than are kept
 }
 
-// playHostile does it until the process is killed: its arguments are a socket, a seed,
-// and whether there are to be more watches than are kept.
+// playHostile acts until the process is killed: its arguments are a socket, a seed, and
+// whether to open more watches than the service keeps.
 func playHostile(args []string) error {
 	if len(args) != 3 {
 		return errors.New("be hostile: want a socket, a seed and true or false")
@@ -56,7 +56,7 @@ func playHostile(args []string) error {
 	return nil
 }
 
-// act does one thing. Errors are the service's ways to get rid of it.
+// act does one thing. Its errors are the service's ways to end the connection.
 func (h *hostile) act(rng *rand.Rand) {
 	request := slices.Clone(h.requests[rng.IntN(len(h.requests))])
 	switch rng.IntN(10) {
@@ -81,7 +81,7 @@ func (h *hostile) act(rng *rand.Rand) {
 		h.send(rng, h.socket, request, false)
 	case 6: // two in one
 		h.send(rng, h.socket, slices.Concat(request, request), true)
-	case 7: // watches, or those who say nothing
+	case 7: // watches, or silent connections
 		h.crowd(rng)
 	default:
 		lines := []string{"\n", "{", "{}\n", "[[[[[[[[\n", `{"method":"warm"}` + "\n", `{"method":"warm","warm":{"model":"/none"}}` + "\n",
@@ -122,8 +122,8 @@ func (h *hostile) drip(rng *rand.Rand, b []byte) {
 	}
 }
 
-// crowd opens many connections at once, more than the service has room for, which watch
-// or say nothing, and closes them a moment later.
+// crowd opens many connections at once, more than the service has room for, which watch or
+// stay silent, and closes them a moment later.
 func (h *hostile) crowd(rng *rand.Rand) {
 	n := 1 << (6 + rng.IntN(6))
 	socket := h.socket
@@ -137,7 +137,7 @@ func (h *hostile) crowd(rng *rand.Rand) {
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
-			_ = c.Close() // nothing is read of them
+			_ = c.Close() // nothing is read from them
 		}
 	}()
 	for range n {

@@ -20,8 +20,8 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// mostRSS is what a daemon that holds nothing may have of memory after all that, in
-// bytes. One that has just started has 12 to 15 MB.
+// mostRSS is the most memory that a daemon without entries may have at the end, in bytes. A
+// new daemon has 12 to 15 MB.
 const mostRSS = 64 << 20
 
 // idle is what a daemon that holds nothing has.
@@ -68,10 +68,10 @@ func (s *service) idle(pid int) (idle, error) {
 	return x, nil
 }
 
-// idles is how long it may take until nothing of what has ended is left.
+// idles is how long cleaning up after ended processes may take.
 const idles = 30 * time.Second
 
-// eventually waits until there is no fault, and counts the one that stays.
+// eventually waits until there is no fault, and counts a fault that stays.
 func (c *churn) eventually(s *service, what string, fault func() string) {
 	text := fault()
 	for begin := time.Now(); text != "" && time.Since(begin) < idles; text = fault() {
@@ -105,7 +105,7 @@ func (c *churn) settle(base map[*service]idle) error {
 	return nil
 }
 
-// empty evicts all, and says what is there still.
+// empty evicts everything, and reports what remains.
 func (s *service) empty() string {
 	_, err := s.ask(control.Request{Method: control.MethodEvict, Evict: &control.Evict{}})
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *service) empty() string {
 	return ""
 }
 
-// busy says what a service still has to do.
+// busy describes the work that a service still has to do.
 func (s *service) busy() string {
 	status, err := s.status()
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *service) busy() string {
 	return strings.Join(text, "; ")
 }
 
-// left looks at what a service that holds nothing has.
+// left checks the resources of a service that holds nothing.
 func (c *churn) left(s *service, pid int, base idle) {
 	c.eventually(s, "descriptors", func() string {
 		now, err := s.idle(pid)
@@ -170,8 +170,8 @@ func sum(m map[string]int) (n int) {
 	return n
 }
 
-// more says of what there is more than at first. Sockets that clients are about to
-// close, and roots that are watched, come and go.
+// more lists what there is more of than at first. Sockets that clients are about to close,
+// and watched roots, vary.
 func more(base, now idle) string {
 	var text []string
 	for _, kind := range slices.Sorted(maps.Keys(now.files)) {
@@ -200,7 +200,7 @@ func segments(pid int) string {
 	return strings.Join(text, " ")
 }
 
-// strange are the files in the state folder that don't belong there.
+// strange are files in the state folder that don't belong there.
 func (s *service) strange() string {
 	list, err := os.ReadDir(s.state)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // tries is how often an engine asks until it gives up.
 const tries = 3
 
-// life has an engine start, ask, stay and end.
+// life makes an engine start, ask, stay and end.
 func (c *churn) life(rng *rand.Rand) error {
 	s := c.services[rng.IntN(len(c.services))]
 	how := style(rng.IntN(int(styles)))
@@ -55,7 +55,7 @@ func (c *churn) life(rng *rand.Rand) error {
 	return nil
 }
 
-// life is an engine's, as its starter sees it.
+// life is an engine's life, as seen by the process that started it.
 type life struct {
 	*churn
 	rng    *rand.Rand
@@ -108,8 +108,8 @@ func (e *life) live() {
 	}
 }
 
-// keep notes that the engine was answered, and its entry is to be kept from then on. One
-// that said nothing may have been given the entry of another directory with the same
+// keep notes that the engine was answered, and that its entry must be kept from then on. An
+// engine that named no model may have got the entry of another directory with the same
 // contents, which goes when that directory changes.
 func (e *life) keep(r report) {
 	if e.how == silent {
@@ -118,8 +118,8 @@ func (e *life) keep(r report) {
 	e.promises.add(promise{service: e.s, pid: e.p.pid, key: e.key, path: e.target.path, asked: r.From, since: r.To})
 }
 
-// order has the engine ask something else than weights. It is false when the engine has
-// to end.
+// order makes the engine send a request other than for weights. It is false when the engine
+// has to end.
 func (e *life) order(what string) bool {
 	r, err := e.p.tell(what)
 	switch {
@@ -139,22 +139,21 @@ func (e *life) order(what string) bool {
 	return true
 }
 
-// crowded reports whether there was no place for a request, beside all those of hostile
-// clients.
+// crowded reports whether hostile clients left no room for a request.
 func crowded(r report) bool {
 	return r.Outcome == outcomeError &&
 		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer ones need its place"))
 }
 
-// watch has the engine hold a watch, and reports whether it does.
+// watch makes the engine open a watch, and reports whether it did.
 func (e *life) watch() bool {
 	r, err := e.p.tell(orderWatch)
 	switch {
 	case err != nil:
 		e.tally.fault(faultUnexpected, "engine %d: %v", e.p.pid, err)
 	case r.Outcome == outcomeStuck && e.s.keeps() && e.s.killedBetween(r.From, r.To):
-		// It was kept, and its daemon killed before the answer. An engine of vLLM waits for
-		// that for 5 seconds and goes on without a watch.
+		// The watch was kept, and its daemon killed before the answer. An engine of vLLM waits
+		// 5 seconds for the answer and goes on without a watch.
 		e.tally.count(countLost)
 	case r.Outcome == outcomeStuck:
 		e.tally.fault(faultStuck, "%s: engine %d, watch", e.s.name, e.p.pid)
@@ -170,7 +169,7 @@ func (e *life) watch() bool {
 	return false
 }
 
-// look has the engine see whether its watch stands, as it has to where the service's
+// look makes the engine check that its watch still exists, which it must if the service's
 // descriptors are kept.
 func (e *life) look() {
 	r, err := e.p.tell(orderLook)
@@ -186,8 +185,8 @@ func (e *life) look() {
 	}
 }
 
-// ask has the engine ask for its weights until it has them, and judges each answer. It
-// is false if it has none in the end.
+// ask makes the engine ask for its weights until it gets them, and judges each answer. It is
+// false if it got none in the end.
 func (e *life) ask(how string) bool {
 	for range tries {
 		r, err := e.p.tell(how)
@@ -228,7 +227,7 @@ func (e *life) ask(how string) bool {
 	return false
 }
 
-// answered judges what an engine has got.
+// answered judges the weights that an engine got.
 func (e *life) answered(r report) {
 	e.keep(r)
 	e.asked.tell()
@@ -244,8 +243,8 @@ func (e *life) answered(r report) {
 	}
 }
 
-// refused judges a no. It has no cause where the engine's process said its model, whose
-// directory was at rest, and nothing was done to the service.
+// refused judges a refusal. It is a fault if the engine's process named its model, the
+// directory was at rest, and nothing had disturbed the service.
 func (e *life) refused(r report) {
 	e.tally.count(countRefused)
 	e.tally.refused(r.Message)

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Command churn runs random engines against real daemons while loaders, daemons, files,
-// the service manager and the disk are done all kinds of things to, and holds every byte
-// that engines get against a reference of its own. Run.sh starts it.
+// Command churn runs random engines against real daemons while it disturbs loaders,
+// daemons, files, the service manager and the disk. It compares every byte that engines
+// get with its own reference. Run.sh starts it.
 //
-// It has a daemon by hand, whose weights go with it, and with -unit an instance of the
-// user's service manager, too, whose weights have to outlive it. At the end it looks
-// for what is left. Exit status 1 says that something was that must not be.
+// It starts a daemon by hand, whose weights end with it, and with -unit also uses an
+// instance of the user's service manager, whose weights must outlive it. At the end it
+// looks for leftovers. Exit status 1 says that it found a fault.
 package main
 
 import (
@@ -77,7 +77,7 @@ type churn struct {
 	stop     chan struct{}
 }
 
-// errFaults is what the exit status says where something was that must not be.
+// errFaults is the reason for the exit status if a fault was found.
 var errFaults = errors.New("something was that must not be")
 
 func run(o options) error {
@@ -149,16 +149,16 @@ func (c *churn) configure(s *service, more string) error {
 	return os.WriteFile(s.config, []byte(text), 0o600)
 }
 
-// random gives the numbers of one of those who act, which are its own.
+// random gives an actor its own random numbers.
 func (c *churn) random(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(c.seed, actor)) }
 
-// signal is told to those who wait for it at that moment.
+// signal wakes the goroutines that wait for it at that moment.
 type signal struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// wait gives a channel that is closed when the signal is told next.
+// wait gives a channel that is closed at the next signal.
 func (s *signal) wait() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

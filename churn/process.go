@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// style is how an engine is started, by which the service can tell its model, or can't.
+// style says how an engine is started, and so whether the service can find its model.
 type style int
 
 const (
@@ -45,7 +45,7 @@ func (s style) arguments(path string) (args []string, role, dir string) {
 	return []string{"python3", "generate.py"}, roleEngine, ""
 }
 
-// process is an engine's, as its starter has it. It is not for concurrent use.
+// process is an engine's process, for the one that started it. It is not for concurrent use.
 type process struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -53,7 +53,7 @@ type process struct {
 	pid     int // of the process that asks
 }
 
-// errEnded is why an engine gives no report: it has ended.
+// errEnded is the error of an engine that has ended and gives no report.
 var errEnded = errors.New("the engine has ended")
 
 // startEngine starts an engine and waits until it can be told what to do.
@@ -110,7 +110,7 @@ func (e *process) await() (report, error) {
 	}
 }
 
-// tell has the engine do something.
+// tell sends the engine an order.
 func (e *process) tell(order string) (report, error) {
 	if _, err := io.WriteString(e.in, order+"\n"); err != nil {
 		return report{}, errEnded
@@ -118,8 +118,8 @@ func (e *process) tell(order string) (report, error) {
 	return e.await()
 }
 
-// end ends the engine, which has its own time, or is killed. Killed it is all the same
-// when it takes too long, which is an error.
+// end ends the engine: it gets time to end by itself, or is killed at once. If it takes too
+// long, it is killed as well, which is an error.
 func (e *process) end(kill bool) error {
 	_ = e.in.Close() // Wait closes it too
 	if kill {
@@ -138,7 +138,7 @@ func (e *process) end(kill bool) error {
 	return err
 }
 
-// sleep waits some time of up to most, mostly short.
+// sleep waits a random time up to most, usually a short one.
 func sleep(rng *rand.Rand, most time.Duration) {
 	x := rng.Float64()
 	time.Sleep(time.Duration(x * x * x * float64(most)))

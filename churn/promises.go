@@ -13,7 +13,7 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// promise is that an engine which was answered keeps its entry until it ends.
+// promise says that an answered engine keeps its entry until it ends.
 type promise struct {
 	service *service
 	pid     int
@@ -23,7 +23,7 @@ type promise struct {
 	since   int64 // when it was answered
 }
 
-// promises are those of all engines. Safe for concurrent use.
+// promises are the promises to all engines. Safe for concurrent use.
 type promises struct {
 	mu    sync.Mutex
 	byPID map[int]promise
@@ -57,20 +57,20 @@ func (p *promises) of(s *service) []promise {
 	return list
 }
 
-// stands reports whether a promise is the same still.
+// stands reports whether a promise hasn't changed.
 func (p *promises) stands(x promise) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.byPID[x.pid] == x
 }
 
-// settling is how long after the manager was stopped what was answered may not be kept:
-// as long as the service takes to try again, twice.
+// settling is how long after the manager was stopped an answered entry may not be kept: twice
+// the time after which the service tries again.
 const settling = 10 * time.Second
 
-// excused reports whether a service may have lost, without a fault, what it answered
-// within some time: its manager took nothing then, or somebody has evicted by force
-// since, or what is not kept went with its daemon.
+// excused reports whether a service may have lost, without a fault, an entry that it answered
+// within some time: its manager was stopped then, entries were evicted by force since, or
+// the entry ended with its daemon.
 func (s *service) excused(asked, answered int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +80,8 @@ func (s *service) excused(asked, answered int64) bool {
 		})
 }
 
-// attachedEngines looks whether every engine that was answered and hasn't ended is an
-// engine of an entry of its key.
+// attachedEngines checks that every engine that was answered and hasn't ended is listed with
+// an entry of its key.
 func (c *churn) attachedEngines(s *service) {
 	list := c.promises.of(s)
 	status, err := s.status()
@@ -107,7 +107,7 @@ func has(status *control.Status, x promise) bool {
 	})
 }
 
-// of says what a status has of a key.
+// of describes the entries of a key in a status.
 func of(status *control.Status, key string) string {
 	var list []string
 	for _, e := range status.Entries {
@@ -121,8 +121,8 @@ func of(status *control.Status, key string) string {
 	return strings.Join(list, ", ")
 }
 
-// entries looks whether every entry that was there before a kill is there afterwards.
-// At is when the first status was asked for.
+// entries checks that every entry from before a kill still exists afterwards. At is when the
+// first status was requested.
 func (c *churn) entries(s *service, before, after *control.Status, at int64) {
 	s.mu.Lock()
 	retiring := overlaps(s.retiring, at, clock())

@@ -14,8 +14,8 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// family is a kind of checkpoint: all directories of one have equal headers, and so
-// equal keys. Its tensors are those of the Llama in testdata/checkpoints/llama, but for
+// family is a kind of checkpoint: all directories of a family have equal headers, and so
+// equal keys. Its tensors are those of the Llama in testdata/checkpoints/llama, except for
 // two sizes.
 type family struct {
 	name  string
@@ -36,8 +36,8 @@ const (
 	word      = 8  // bytes of what a version's data is made of
 )
 
-// families are small ones, of which there are many with one key, one whose load takes a
-// moment, and one that may be the only one of its key.
+// families are small ones, with many directories per key, one whose load takes a moment, and
+// one that may be the only one of its key.
 func families() []family {
 	return []family{{"small", 96, 259}, {"medium", 8192, 8195}, {"single", 96, 131}}
 }
@@ -105,8 +105,8 @@ func (f family) config() ([]byte, error) {
 // checkpoint is the data of each tensor, by name.
 type checkpoint map[string][]byte
 
-// version is a checkpoint whose every word says of which version it is, in its upper
-// half, and where in the checkpoint it belongs, in its lower half, counted from 1.
+// version is a checkpoint in which every word has the number of its version in the upper
+// half, and its place in the checkpoint in the lower half, counted from 1.
 func (f family) version(version uint32) checkpoint {
 	c := make(checkpoint)
 	place := uint64(0)
@@ -155,7 +155,7 @@ func (f family) files(version uint32) (map[string][]byte, error) {
 	return out, err
 }
 
-// piece is a tensor as an engine has to get it.
+// piece is a tensor that an engine must get.
 type piece struct {
 	name  string
 	kind  tensor.Kind
@@ -165,8 +165,8 @@ type piece struct {
 }
 
 // rank is what vLLM makes of a checkpoint for one of tp ranks, by the rules of tensor
-// parallelism alone: rows or columns are cut in equal parts, and those that are computed
-// together lie together.
+// parallelism alone: rows or columns are split in equal parts, and parts that are computed
+// together are stored together.
 func (f family) rank(c checkpoint, tp, rank int) []piece {
 	var list []piece
 	param := func(name string, cols int, parts ...[]byte) {
@@ -220,14 +220,14 @@ func ropeName(layer int) string {
 	return fmt.Sprintf("model.layers.%d.self_attn.rotary_emb.cos_sin_cache", layer)
 }
 
-// aliases and attrs are what else a reply says of every family.
+// aliases and attrs are the other parts of a reply, equal for every family.
 func aliases() []tensor.Alias { return []tensor.Alias{{Name: ropeName(1), Target: ropeName(0)}} }
 
 func attrs() []tensor.Attr {
 	return []tensor.Attr{{Name: "has_own_lm_head"}, {Name: "has_own_embed_tokens"}}
 }
 
-// rope is the cache of cosines and sines: a row a position, in bfloat16.
+// rope is the cache of cosines and sines: one row per position, in bfloat16.
 func rope() []byte {
 	var out []byte
 	for p := range positions {
@@ -247,9 +247,9 @@ func bfloat16(x float32) uint16 {
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// compare holds what an engine was given against the reference of a rank, which is
-// that of version 0: every byte of every tensor, but that words may be of any version.
-// It gives the versions that it has met. Read gives the bytes of an entry.
+// compare compares what an engine got with the reference of a rank, which is that of
+// version 0: every byte of every tensor must be equal, but words may be of any version. It
+// returns the versions that it found. Read gives the bytes of an entry.
 func compare(want []piece, reply *protocol.Reply, read func(*protocol.Entry) ([]byte, error)) (versions []uint32, err error) {
 	switch {
 	case len(reply.Entries) != len(want):

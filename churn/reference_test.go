@@ -52,7 +52,7 @@ func golden(t *testing.T, dir string) checkpoint {
 	return c
 }
 
-// row is a tensor as testdata/layouts tells it.
+// row is a tensor as testdata/layouts describes it.
 type row struct {
 	Name   string  `json:"name"`
 	Kind   string  `json:"kind"`
@@ -61,7 +61,7 @@ type row struct {
 	SHA256 string  `json:"sha256"`
 }
 
-// The reference makes of the recorded checkpoint what vLLM's own loader made of it.
+// The reference makes the same of the recorded checkpoint as vLLM's own loader.
 func TestReference(t *testing.T) {
 	c := golden(t, "../testdata/checkpoints/llama")
 	for tp := 1; tp <= 2; tp++ {
@@ -119,7 +119,7 @@ func sizes(c checkpoint) map[string]int {
 	return m
 }
 
-// reply is what an engine would get of a checkpoint.
+// reply is what an engine would get for a checkpoint.
 func reply(f family, c checkpoint, tp, rank int) *protocol.Reply {
 	r := &protocol.Reply{Aliases: aliases(), Attrs: attrs()}
 	for _, p := range f.rank(c, tp, rank) {
@@ -133,7 +133,7 @@ func reply(f family, c checkpoint, tp, rank int) *protocol.Reply {
 
 func data(e *protocol.Entry) ([]byte, error) { return e.Data, nil }
 
-// The comparison finds each kind of fault, and says which versions it met.
+// The comparison finds each kind of fault, and returns the versions that it found.
 func TestCompare(t *testing.T) {
 	f := families()[2]
 	last := func(r *protocol.Reply, name string) *protocol.Entry {

@@ -22,9 +22,9 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// service is a wcache that engines ask: one that this program has started by hand, or
-// an instance of the user's service manager, which keeps its descriptors. It is safe
-// for concurrent use.
+// service is a wcache that engines ask: one that this program has started by hand, or an
+// instance of the user's service manager, which keeps its descriptors. It is safe for
+// concurrent use.
 type service struct {
 	name    string
 	program string
@@ -36,9 +36,9 @@ type service struct {
 
 	mu       sync.Mutex
 	cmd      *exec.Cmd // by hand
-	pid      int       // of the daemon that has answered last, 0 while none has
+	pid      int       // of the daemon that answered last, 0 before the first answer
 	killed   map[int]bool
-	down     []span  // when no daemon was there, as it had been killed
+	down     []span  // when no daemon ran because it was killed
 	loaders  []int64 // when loaders were killed, by clock
 	stopped  []span  // when the manager was stopped
 	floods   []span  // when there were more watches than it keeps
@@ -78,7 +78,7 @@ func (s *service) start() error {
 	return nil
 }
 
-// stop ends the one by hand. The manager ends the other.
+// stop ends the daemon started by hand. The manager ends the other.
 func (s *service) stop() error {
 	s.mu.Lock()
 	cmd := s.cmd
@@ -89,10 +89,10 @@ func (s *service) stop() error {
 	return errors.Join(cmd.Process.Signal(unix.SIGTERM), cmd.Wait())
 }
 
-// errNoAnswer is why a command has not been answered within patience.
+// errNoAnswer is the error of a command that got no answer within patience.
 var errNoAnswer = errors.New("no answer")
 
-// ask sends a control request. What takes longer than patience is counted as stuck.
+// ask sends a control request. A request that takes longer than patience counts as stuck.
 func (s *service) ask(request control.Request) (*control.Reply, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errNoAnswer)
 	defer cancel()
@@ -104,7 +104,7 @@ func (s *service) ask(request control.Request) (*control.Reply, error) {
 	return reply, err
 }
 
-// status asks for the status, and notes who answers.
+// status asks for the status, and notes which daemon answers.
 func (s *service) status() (*control.Status, error) {
 	reply, err := s.ask(control.Request{Method: control.MethodStatus})
 	if err != nil {
@@ -121,8 +121,8 @@ func (s *service) status() (*control.Status, error) {
 	return reply.Status, nil
 }
 
-// awaken waits until a daemon answers, and gives its status. It asks what engines ask
-// first, which starts an idle service.
+// awaken waits until a daemon answers, and gives its status. It sends the request that engines
+// send first, which starts an idle service.
 func (s *service) awaken(before int) (*control.Status, error) {
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -147,8 +147,8 @@ type death struct {
 	asked         int64 // when before was asked for, by clock
 }
 
-// kill kills the daemon, after a while, and waits for the next one. It is nil where
-// there was none to kill. Precondition: killing is held.
+// kill kills the daemon after a delay, and waits for the next one. It is nil if there was no
+// daemon to kill. Precondition: killing is held.
 func (s *service) kill(after time.Duration) (*death, error) {
 	d := &death{asked: clock()}
 	var err error
@@ -185,7 +185,7 @@ func (s *service) kill(after time.Duration) (*death, error) {
 	return d, nil
 }
 
-// reload has the daemon read its configuration again, if it is there.
+// reload makes the daemon read its configuration again, if it runs.
 func (s *service) reload(manager int) {
 	if !s.keeps() {
 		manager = os.Getpid()
@@ -209,7 +209,7 @@ func parentOf(pid int) (int, error) {
 	return parent, err
 }
 
-// killLoader kills a loader, if one runs within some time, and waits a moment before.
+// killLoader kills a loader, if one starts within some time, after a short delay.
 func (s *service) killLoader(within, moment time.Duration) bool {
 	s.mu.Lock()
 	pid := s.pid
@@ -277,8 +277,7 @@ func (s *service) budgeted() bool {
 	return s.budget
 }
 
-// forgetting notes that entries may go, by force or not, because somebody asks for it,
-// until done is called.
+// forgetting notes that entries may go on request, by force or not, until done is called.
 func (s *service) forgetting(force bool) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +298,7 @@ func (s *service) forgetting(force bool) (done func()) {
 	}
 }
 
-// command runs wcache as people do, whose exit status is one of its own.
+// command runs wcache as users do, and checks that the exit status is a documented one.
 func (s *service) command(args ...string) {
 	s.tally.count(countCommands)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

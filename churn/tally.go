@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// What is counted, in the order in which it is told.
+// The counters, in the order of the report.
 const (
 	countEngines    = "engines"
 	countEvidence   = "engines whose process said their model"
@@ -55,12 +55,12 @@ func counts() []string {
 	}
 }
 
-// faults are what must not be.
+// faults are events that must not happen.
 func faults() []string {
 	return []string{faultWrong, faultLost, faultWatch, faultStuck, faultUnsaid, faultLeak, faultUnexpected}
 }
 
-// mostTold is how many faults are told in full.
+// mostTold is how many faults are printed in full.
 const mostTold = 40
 
 // tally counts what happened. It is safe for concurrent use.
@@ -70,7 +70,7 @@ type tally struct {
 
 	mu     sync.Mutex
 	counts map[string]int
-	errors map[string]int // what engines were told, by kind
+	errors map[string]int // the errors that engines got, by kind
 	told   int
 }
 
@@ -86,7 +86,7 @@ func (t *tally) add(what string, n int) {
 
 func (t *tally) count(what string) { t.add(what, 1) }
 
-// fault counts what must not be, and tells it.
+// fault counts an event that must not happen, and prints it.
 func (t *tally) fault(what, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *tally) fault(what, format string, args ...any) {
 	}
 }
 
-// kinds of texts: what differs from one error of a kind to the next.
+// Patterns for the parts that differ between errors of one kind.
 var (
 	quotedText = regexp.MustCompile(`"[^"]*"|\[[^\]]*\]`)
 	pathText   = regexp.MustCompile(`/[^ :;,]+`)
@@ -112,7 +112,7 @@ var (
 	hintText = regexp.MustCompile(` \((start|the service|see|add|wait|wcache|end) .*$`)
 )
 
-// longest is how much of an error's text tells its kind.
+// longest is how much of an error's text decides its kind.
 const longest = 120
 
 func kindOf(text string) string {
@@ -126,21 +126,21 @@ func kindOf(text string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// refused counts what an engine or a command was told in place of what it wanted.
+// refused counts the error that an engine or a command got.
 func (t *tally) refused(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.errors[kindOf(text)]++
 }
 
-// failed reports whether anything was that must not be.
+// failed reports whether a fault happened.
 func (t *tally) failed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(faults(), func(f string) bool { return t.counts[f] > 0 })
 }
 
-// write tells all that was counted.
+// write prints all counters.
 func (t *tally) write(out io.Writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,15 +16,14 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// world is the model directories, and what each of them has held and when: what an
-// engine may get is known of it, and of nothing that wcache says. It is safe for
-// concurrent use.
+// world is the model directories with the history of their contents. It knows what an engine
+// may get without asking wcache. It is safe for concurrent use.
 type world struct {
 	dir   string
 	roots []string
 	keys  map[rankOf]fingerprint.Key
 
-	doing sync.Mutex // held while something is changed, and noted
+	doing sync.Mutex // held while something is changed and recorded
 
 	mu      sync.Mutex
 	rng     *rand.Rand
@@ -45,12 +44,12 @@ type place struct {
 	link   bool
 }
 
-// held is what a path held from a moment on.
+// held is what a path contained from a moment on.
 type held struct {
 	since   int64  // by clock
 	version uint32 // 0: nothing that can be loaded
 	lacks   bool   // files, or all of it
-	changes bool   // it may hold what it held before, what it holds next, or nothing
+	changes bool   // it may contain its old contents, its next ones, or nothing
 	link    string // the directory to which it leads
 	how     string // what was done, for people
 }
@@ -110,13 +109,13 @@ func (w *world) nested(path string) bool {
 	return slices.ContainsFunc(w.places, func(p place) bool { return strings.HasPrefix(path, p.path+"/") })
 }
 
-// any gives some place that an engine can be started with, and false if there is none.
-// Ok is called with mu held.
+// any gives some place that an engine can be started with, and false if there is none. It
+// calls ok with mu held.
 func (w *world) any(rng *rand.Rand, ok func(place) bool) (place, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []place
-	dead := rng.IntN(20) == 0 // also what has gone, or never was
+	dead := rng.IntN(20) == 0 // also places that have gone, or never existed
 	for _, p := range w.places {
 		if _, err := os.Stat(p.path); (dead || err == nil) && ok(p) {
 			list = append(list, p)
@@ -128,7 +127,7 @@ func (w *world) any(rng *rand.Rand, ok func(place) bool) (place, bool) {
 	return list[rng.IntN(len(list))], true
 }
 
-// note adds to the history of a path, of which h tells what it holds from now on.
+// note adds h, the contents of a path from now on, to its history.
 func (w *world) note(path string, h held) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +135,7 @@ func (w *world) note(path string, h held) {
 	w.history[path] = append(w.history[path], h)
 }
 
-// last is what was noted of a path last.
+// last is the latest entry in the history of a path.
 func (w *world) last(path string) held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,9 +148,9 @@ func (w *world) last(path string) held {
 // latest is the version that a directory holds now.
 func (w *world) latest(dir string) uint32 { return w.last(dir).version }
 
-// during gives what a path has held between two moments, whether it was at rest all the
-// time, and whether it was gone, short of files or of another family for some of it.
-// What is being done meanwhile is waited for, so that it is noted whole.
+// during gives the contents of a path between two moments, whether it was at rest all the
+// time, and whether for some of it the path didn't exist, lacked files or belonged to
+// another family. It waits for a current change, so that the change is recorded completely.
 func (w *world) during(path string, family int, from, to int64) (versions []uint32, rest, gone bool) {
 	w.doing.Lock()
 	defer w.doing.Unlock()
@@ -194,7 +193,7 @@ func (w *world) between(path string, family int, from, to int64) (versions []uin
 	return versions, rest && n == 1, gone
 }
 
-// story is what was done to a path lately, the last first.
+// story lists the latest changes of a path, the last first.
 func (w *world) story(path string, now int64) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +206,7 @@ func (w *world) story(path string, now int64) string {
 	return strings.Join(text, ", ")
 }
 
-// verdict is what an answer is worth.
+// verdict is the judgement of an answer.
 type verdict int
 
 const (
@@ -217,8 +216,8 @@ const (
 	aside          // its path led to no whole one of its family any more, and its process didn't say it
 )
 
-// judge compares the versions that an engine got with what its path held since it
-// asked. A silent one's process doesn't say its path.
+// judge compares the versions that an engine got with the contents of its path since it
+// asked. A silent engine's process doesn't tell its path.
 func (w *world) judge(path string, family int, silent bool, got []uint32, from, to int64) (verdict, string) {
 	versions, rest, gone := w.during(path, family, from, to)
 	for _, v := range got {

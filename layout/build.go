@@ -13,15 +13,15 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// builder makes a plan: tensors get the next free storage of the one segment, and
-// what fills them is written down beside.
+// builder makes a plan: each tensor gets the next free storage of the one segment, and the
+// plan records how it is filled.
 type builder struct {
 	rank    Rank
 	dtype   tensor.DType
 	headDim int64
 	sources map[string]source
 	plan    *Plan
-	end     int64 // bytes of the segment that are given away
+	end     int64 // bytes of the segment that are assigned
 	files   map[*weights.File]int
 }
 
@@ -32,8 +32,8 @@ func newBuilder(o Options, headDim int64, sources map[string]source) *builder {
 	}
 }
 
-// add gives a tensor a storage of its own and returns where it begins. A tensor
-// without elements has an empty one.
+// add gives a tensor its own storage and returns where it begins. A tensor without
+// elements has an empty storage.
 func (b *builder) add(name string, kind tensor.Kind, dtype tensor.DType, shape ...int64) int64 {
 	t := b.plan.Table
 	begin, size := b.end, tensor.Elements(shape)*int64(dtype.Size())
@@ -49,8 +49,8 @@ func (b *builder) alias(name, target string) {
 	b.plan.Table.Aliases = append(b.plan.Table.Aliases, tensor.Alias{Name: name, Target: target})
 }
 
-// module adds a module's weight and bias. The prefix is that of its layer, with
-// the dot, or empty.
+// module adds a module's weight and bias. The prefix is the name of its layer with the
+// dot, or empty.
 func (b *builder) module(prefix string, m module) error {
 	if err := b.parameter(prefix, m, ".weight"); err != nil || !m.bias {
 		return err
@@ -62,7 +62,7 @@ func (b *builder) module(prefix string, m module) error {
 	return b.parameter(prefix, m, ".bias")
 }
 
-// parameter adds one parameter, stacked from the parts that this rank has of it.
+// parameter adds one parameter, stacked from this rank's shares of its parts.
 func (b *builder) parameter(prefix string, m module, suffix string) error {
 	pieces, err := b.pieces(prefix, m, suffix)
 	if err != nil {
@@ -100,8 +100,8 @@ type piece struct {
 	of            int64 // columns of the whole tensor, 1 for a vector
 }
 
-// pieces finds the parts of a parameter in the checkpoint, which may have them
-// stacked already, and cuts this rank's share out of each.
+// pieces finds the parts of a parameter in the checkpoint, which may contain them already
+// stacked, and cuts this rank's share out of each.
 func (b *builder) pieces(prefix string, m module, suffix string) ([]piece, error) {
 	var total int64
 	for _, p := range m.parts {
@@ -125,8 +125,8 @@ func (b *builder) pieces(prefix string, m module, suffix string) ([]piece, error
 			rows = total
 		case !ok:
 			//diag unsupported NAME
-			// The checkpoint lacks a tensor that the architecture has. Fetch the model again; if it
-			// is whole, the engine loads it.
+			// The checkpoint lacks a tensor of the architecture. Fetch the model again; if it is
+			// complete, the engine loads it.
 			return nil, refuse("checkpoint", "tensor %q is missing", name)
 		default:
 			from = s
@@ -152,7 +152,7 @@ func (b *builder) pieces(prefix string, m module, suffix string) ([]piece, error
 	return pieces, nil
 }
 
-// check refuses a tensor that has another shape or type than its name asks for.
+// check refuses a tensor whose shape or type isn't the one that its name requires.
 func check(s source, rows, columns int64) error {
 	want := []int64{rows}
 	if columns > 0 {
@@ -203,8 +203,8 @@ func (b *builder) copy(dst int64, p piece) {
 	}
 }
 
-// append adds a copy in its simplest form: rows without a gap are one run, and so
-// are two copies into one tensor of which the second goes on where the first ends.
+// append adds a copy in its simplest form: rows without gaps become one run, and two copies
+// into one tensor become one if the second continues where the first ends.
 func (b *builder) append(c Copy) {
 	if c.Rows == 0 || c.RowBytes == 0 {
 		return

@@ -29,10 +29,12 @@ func (r *Rope) RowBytes() int64 { return int64(2*len(r.InvFreq)) * int64(r.To.Si
 // extent is a range of bytes of the segment.
 type extent struct{ from, to int64 }
 
-// Check reports the first rule that a plan breaks: its table must be valid, each
-// byte of each storage written exactly once, and no file read past its end. An
-// engine takes wrong tensors without a word, so every plan is checked, also where
-// it comes from another process.
+// Check reports the first rule that a plan breaks: its table must be valid, each byte of
+// each storage written exactly once, and no file read past its end. An engine accepts
+// wrong tensors without an error, so every plan is checked, also one from another
+// process.
+// checkCover compares the written ranges with the storages, both by offset. Bytes between
+// two storages belong to neither and stay as they are.
 func (p *Plan) Check() error {
 	if p == nil || p.Table == nil {
 		return errors.New("check plan: no table")

@@ -43,8 +43,8 @@ func smallPlan() *Plan {
 	}
 }
 
-// TestCheck: an engine must never run on empty memory, on bytes that nobody wrote,
-// or on a view of somebody else's.
+// TestCheck: an engine must never run on empty memory, on bytes that were not written, or
+// on a view of another tensor's storage.
 func TestCheck(t *testing.T) {
 	copied := func(edit func(*Copy)) func(*Plan) { return func(p *Plan) { edit(&p.Copies[0]) } }
 	rope := func(edit func(*Rope)) func(*Plan) { return func(p *Plan) { edit(&p.Ropes[0]) } }
@@ -123,7 +123,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestEmptyTensor: a tensor without elements is an entry, and takes no memory.
+// TestEmptyTensor: a tensor without elements is in the table, and takes no memory.
 func TestEmptyTensor(t *testing.T) {
 	b := newBuilder(bf16, 8, nil)
 	b.add("nothing", tensor.Param, tensor.BF16, 0, 4)
@@ -145,7 +145,7 @@ func TestEmptyTensor(t *testing.T) {
 	}
 }
 
-// TestJSON: a plan survives the way to the loader.
+// TestJSON: a plan is the same after it was sent to the loader.
 func TestJSON(t *testing.T) {
 	d, err := weights.Open(filepath.Join(testdata, "checkpoints", "llama_f32"))
 	if err != nil {
@@ -175,8 +175,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// FuzzCheck: whatever a plan from elsewhere says, it is refused or right; a right
-// one can't be carried out past its segment or its files.
+// FuzzCheck: a plan from another process is refused or correct; a correct one doesn't
+// exceed its segment or its files.
 func FuzzCheck(f *testing.F) {
 	b, err := json.Marshal(smallPlan())
 	if err != nil {

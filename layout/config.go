@@ -23,10 +23,9 @@ const (
 	maxPositions = 1 << 28
 )
 
-// unlike lists keys of config.json that change what vLLM builds into something
-// that this package doesn't build, unless they have one of the given values. None
-// counts as if the key were absent, but where vLLM reads the key with another
-// default, or transformers refuses it.
+// unlike lists keys of config.json that make vLLM build something that this package
+// doesn't build, unless they have one of the given values. None counts as an absent key,
+// unless vLLM reads the key with another default, or transformers refuses None.
 var unlike = []struct {
 	key    string
 	field  string
@@ -65,7 +64,7 @@ const (
 	quantized = "quantized weights depend on the kernel that is chosen for them"
 )
 
-// readable refuses a configuration of which one of the given parts can't be told.
+// readable refuses a configuration if one of the given parts can't be read for certain.
 func readable(c *hfconfig.Config, parts ...hfconfig.Part) error {
 	fields := map[hfconfig.Part]string{
 		hfconfig.Architecture: "model_arch", hfconfig.Shapes: "model_arch",
@@ -74,16 +73,16 @@ func readable(c *hfconfig.Config, parts ...hfconfig.Part) error {
 	for _, p := range parts {
 		if err := c.Check(p); err != nil {
 			//diag unsupported REASON
-			// A value has another type than its key, such as 0 for false, so that it is not certain
-			// what the engine makes of it. Correct the file, or let the engine load from disk.
+			// A value has another type than documented for its key, such as 0 for false, so it is not
+			// certain how the engine reads it. Correct the file, or let the engine load from disk.
 			return refuse(fields[p], "config.json: %v", err)
 		}
 	}
 	return nil
 }
 
-// describe reads a model of the family out of a directory. It refuses everything
-// that would change the tensors and isn't built here.
+// describe reads a model of the family from a directory. It refuses everything that would
+// change the tensors and isn't built here.
 func describe(d *weights.Dir) (*dense, error) {
 	c := d.Config
 	if c.MistralFormat {

@@ -3,9 +3,9 @@
 
 package layout
 
-// cudaPowers was recorded on an H200 with torch 2.11 (CUDA 13.0, driver 580.159):
-// how base**(torch.arange(0, dim, 2)/dim) there differs from a CPU's, by base and
-// dim. Where dim is no power of two CUDA divides by it less exactly, too.
+// cudaPowers was recorded on an H200 with torch 2.11 (CUDA 13.0, driver 580.159): how
+// base**(torch.arange(0, dim, 2)/dim) differs there from a CPU's, by base and dim. If dim
+// isn't a power of two, CUDA's division is less exact, too.
 var cudaPowers = map[rotation][]step{
 	{10000, 32}:      {},
 	{10000, 48}:      {{5, 2}, {7, 5}, {10, 3}, {14, 7}, {17, 6}, {20, 5}, {23, 8}},

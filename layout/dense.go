@@ -9,8 +9,8 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// class is what the classes of the dense family differ in. All of them are
-// LlamaForCausalLM of vllm/model_executor/models/llama.py in the rest: mistral.py
+// class holds the differences between the classes of the dense family. In all other
+// respects they are LlamaForCausalLM of vllm/model_executor/models/llama.py: mistral.py
 // and phi3.py derive from it, qwen2.py and qwen3.py repeat it.
 type class struct {
 	modelType string // the config's class that its attributes come from
@@ -19,9 +19,9 @@ type class struct {
 	native    bool   // also reads Mistral's own tensor names
 }
 
-// classes are vLLM's names for what this package builds (_TEXT_GENERATION_MODELS
-// in models/registry.py). Other names that vLLM maps to the same classes come with
-// configurations of their own.
+// classes are vLLM's names for the models that this package builds
+// (_TEXT_GENERATION_MODELS in models/registry.py). Other names that vLLM maps to the same
+// classes have their own configurations.
 var classes = map[string]class{
 	"LlamaForCausalLM":   {modelType: "llama", fused: true},
 	"LLaMAForCausalLM":   {modelType: "llama", fused: true},
@@ -48,7 +48,7 @@ type dense struct {
 	rope                                      hfconfig.Rope
 }
 
-// cut is how ranks share a module's weight.
+// cut says how ranks share a module's weight.
 type cut int
 
 const (
@@ -58,7 +58,7 @@ const (
 	byVocab       // by rows, padded
 )
 
-// module is one of vLLM's modules that hold a weight, and perhaps a bias.
+// module is a module of vLLM that has a weight, and perhaps a bias.
 type module struct {
 	name  string
 	parts []part // of the checkpoint, stacked by rows in this order
@@ -71,10 +71,10 @@ type module struct {
 type part struct {
 	name  string
 	rows  int64
-	units int64 // equal runs of rows that no rank cuts
+	units int64 // equal runs of rows that are never split
 }
 
-// single is a module that looks in the checkpoint as it does in vLLM.
+// single is a module that is the same in the checkpoint and in vLLM.
 func single(name string, rows, in int64, c cut, bias bool) module {
 	return module{name, []part{{name[strings.LastIndexByte(name, '.')+1:], rows, rows}}, in, c, bias}
 }
@@ -105,8 +105,8 @@ func (m *dense) embedding() module {
 func (m *dense) norm() module { return single("model.norm", m.hidden, 0, uncut, false) }
 func (m *dense) head() module { return single("lm_head", m.vocab, m.hidden, byVocab, false) }
 
-// fits reports, by the key's field, what vLLM asserts of a model's numbers before
-// it splits them over ranks.
+// fits checks, by the key's field, vLLM's assertions about a model's numbers before it
+// splits them over ranks.
 func (m *dense) fits(r Rank) error {
 	tp := int64(r.TPSize)
 	switch {

@@ -82,8 +82,8 @@ func readGolden(t *testing.T, path string) *golden {
 	return g
 }
 
-// others are the golden cases that are not of the dense family, with the field
-// that they are refused by.
+// others are the golden cases outside of the dense family, with the field for which they
+// are refused.
 var others = map[string]string{
 	"gemma": "model_arch", "gpt2": "model_arch", "fp8": "quantization",
 	"mixtral": "model_arch", "qwen3moe": "model_arch", "deepseek": "model_arch",
@@ -193,8 +193,8 @@ func compare(t *testing.T, g *golden, p *Plan) {
 	}
 }
 
-// nearCache gives vLLM's own cache of the float32 layouts, to which a plan's must
-// be within one unit in the last place. Its sum shows that it is the layouts' one.
+// nearCache gives vLLM's own cache of the float32 layouts; a plan's must be within one unit
+// in the last place of it. Its sum shows that it is the same as in the layouts.
 func nearCache(t *testing.T, got []byte) []byte {
 	t.Helper()
 	own, err := os.ReadFile("testdata/cos_sin_f32.bin")
@@ -209,7 +209,7 @@ func nearCache(t *testing.T, got []byte) []byte {
 	return own
 }
 
-// carryOut does what a loader does, slowly.
+// carryOut does what a loader does, only slowly.
 func carryOut(t *testing.T, p *Plan) []byte {
 	t.Helper()
 	memory := make([]byte, p.Table.Segment)

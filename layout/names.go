@@ -16,7 +16,7 @@ import (
 type source struct {
 	file  *weights.File
 	t     safetensors.Tensor
-	pairs bool // rows of each head alternate between its halves: Mistral's own wq and wk
+	pairs bool // rows of each head alternate between its two halves, as in Mistral's own wq and wk
 }
 
 // leftovers are substrings of names that vLLM drops: rotary caches of old
@@ -25,8 +25,8 @@ var leftovers = [...]string{
 	"rotary_pos_emb.inv_freq", "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
 }
 
-// sources indexes the checkpoint. A tensor that vLLM neither loads nor drops is an
-// error there, and refused here. The notes name what is dropped.
+// sources indexes the checkpoint. A tensor that vLLM neither loads nor drops is an error
+// in vLLM, and refused here. The notes name the dropped tensors.
 func (m *dense) sources(d *weights.Dir) (map[string]source, []string, error) {
 	known := m.known()
 	found := make(map[string]source)
@@ -62,7 +62,7 @@ func (m *dense) sources(d *weights.Dir) (map[string]source, []string, error) {
 	return found, nil, nil
 }
 
-// places that a tensor of the checkpoint can have.
+// The places that a tensor of the checkpoint can have.
 type place int
 
 const (
@@ -71,8 +71,8 @@ const (
 	droppedTensor
 )
 
-// known maps each module name that a checkpoint may use, without "model.layers.N."
-// for those of a layer, to whether it has a bias.
+// known maps each module name that a checkpoint may use to whether it has a bias. Names of a
+// layer's modules have no "model.layers.N.".
 func (m *dense) known() map[string]bool {
 	names := map[string]bool{"model.embed_tokens": false, "model.norm": false, "lm_head": false}
 	for _, mod := range m.layer() {
@@ -86,9 +86,9 @@ func (m *dense) known() map[string]bool {
 	return names
 }
 
-// place follows AutoWeightsLoader, which drops a bias of a module without one, as
-// GPTQ's tools leave them behind. Tensors of other pipeline stages count as
-// loaded: their names are right, and nobody asks for them.
+// place follows AutoWeightsLoader, which drops the bias of a module without one, as GPTQ's
+// tools leave them behind. Tensors of other pipeline stages count as loaded: their names
+// are valid, but this rank doesn't need them.
 func (m *dense) place(name string, known map[string]bool) place {
 	for _, s := range leftovers {
 		if strings.Contains(name, s) {

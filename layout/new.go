@@ -10,13 +10,13 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// New plans how a model directory becomes the tensors of one rank. It reads no
-// tensor's data, with one exception: where config.json ties lm_head to
-// embed_tokens and the checkpoint has both, vLLM ties them only if their values
-// are equal, so this rank's rows of both are read and compared.
+// New plans how a model directory becomes the tensors of one rank. It reads tensor data in
+// only one case: if config.json ties lm_head to embed_tokens and the checkpoint has both,
+// vLLM ties them only if their values are equal, so this rank's rows of both are read and
+// compared.
 //
-// The error is an [*Unsupported] for everything that isn't built exactly as vLLM
-// does, and for what vLLM itself would refuse.
+// The error is an [*Unsupported] for everything that can't be built exactly as vLLM does,
+// and for everything that vLLM itself would refuse.
 func New(d *weights.Dir, o Options) (*Plan, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -54,8 +54,8 @@ func New(d *weights.Dir, o Options) (*Plan, error) {
 	return b.finish()
 }
 
-// model adds everything that the rank holds, in vLLM's order: all parameters by
-// module, then all buffers. A later name of the same tensor is an alias.
+// model adds everything that the rank holds, in vLLM's order: all parameters by module, then
+// all buffers. A later name of the same tensor is an alias.
 func (b *builder) model(m *dense, h heading, cache Rope) error {
 	local := b.rank.stage(m.layers)
 	if b.rank.first() || h == tied && b.rank.last() {
@@ -107,7 +107,7 @@ func (b *builder) head(m *dense, h heading) error {
 	return b.module("", m.head())
 }
 
-// buffers adds those of one layer. All layers share the first one's cache.
+// buffers adds the buffers of one layer. All layers share the first layer's cache.
 func (b *builder) buffers(layer, firstLayer string, cache Rope) {
 	const name = "self_attn.rotary_emb.cos_sin_cache"
 	if layer == firstLayer {

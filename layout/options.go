@@ -29,8 +29,7 @@ type Rank struct {
 // maxRanks bounds both sizes of a [Rank].
 const maxRanks = 1 << 12
 
-// check reports what no plan can be made for, whatever the model, and puts the
-// zero sizes right.
+// check reports options for which no model can be planned, and replaces sizes of zero.
 func (o *Options) check() error {
 	of, known := release.Find(o.Release)
 	if !known {
@@ -81,9 +80,9 @@ type Key interface {
 	Get(name string) (value any, ok bool)
 }
 
-// plain lists the fields of a key that shape weights by other rules than those of
-// this package when they have another value than these, and why that is refused.
-// A release that lacks a field has the first value.
+// plain lists fields of a key that change weights by rules outside of this package unless
+// they have these values, and why other values are refused. A release without a field has
+// the first value.
 var plain = []struct {
 	field  string
 	values []any
@@ -105,15 +104,15 @@ var plain = []struct {
 	{"linear_backend", []any{"auto"}, "a chosen backend may store weights in its own way"},
 }
 
-// OptionsOf reads an engine's key. It returns an [*Unsupported] for a key that no
-// plan can be made for. Fields of the key that a directory decides, such as
-// checkpoint or model_arch, are not looked at: [New] looks at the directory.
+// OptionsOf reads an engine's key. The error is an [*Unsupported] if no plan can be made
+// for the key. It ignores fields that a directory decides, such as checkpoint or
+// model_arch: [New] reads the directory.
 //
-// A key doesn't tell everything. These engine options change the tensors and are
-// in no key, so a plan is wrong for an engine that uses them:
-// VLLM_PP_LAYER_PARTITION, EAGLE-like speculation with pipeline parallelism (the
-// last stage has embed_tokens then), runner and convert (an embedding model has
-// no lm_head), hf_overrides other than rope's, and before 0.33 those of rope too.
+// The key doesn't contain everything. These engine options change the tensors and are in
+// no key, so a plan is wrong for an engine that uses them: VLLM_PP_LAYER_PARTITION,
+// EAGLE-like speculation with pipeline parallelism (the last stage has embed_tokens
+// then), runner and convert (an embedding model has no lm_head), hf_overrides other than
+// rope's, and before 0.33 those of rope too.
 func OptionsOf(k Key) (Options, error) {
 	for _, p := range plain {
 		if v, ok := k.Get(p.field); ok && !oneOf(v, p.values) {

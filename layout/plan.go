@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package layout turns a checkpoint into the tensors that vLLM would make of it
-// for one rank. The result is a [Plan]: plain data that says which ranges of
-// which files go where. It reads headers and config.json only, and opens no
-// device; package loader carries a plan out.
+// Package layout turns a checkpoint into the tensors that vLLM would make of it for one
+// rank. The result is a [Plan]: plain data that says which ranges of which files go where.
+// The package reads only headers and config.json, and opens no device; package loader
+// carries a plan out.
 //
-// The rules are vLLM's, releases 0.30 to 0.33, as recorded in testdata/layouts.
-// What a plan can't build bit for bit as vLLM does is refused, see [Unsupported].
+// The rules are vLLM's, releases 0.30 to 0.33, as recorded in testdata/layouts. Anything
+// that can't be built bit for bit as vLLM does is refused, see [Unsupported].
 package layout
 
 import (
@@ -22,8 +22,8 @@ import (
 type Plan struct {
 	// Table lies in a segment of Table.Segment bytes at least.
 	Table *tensor.Table `json:"table"`
-	// Files have absolute paths. A loader that finds another file there than when
-	// the plan was made stops.
+	// Files have absolute paths. A loader stops if a file isn't the one that existed when
+	// the plan was made.
 	Files []File `json:"files"`
 	// Copies, Zeros, Literals and Ropes together write each byte of each storage
 	// exactly once. Their order carries no meaning but favours sequential reads:
@@ -81,10 +81,10 @@ type Rope struct {
 	To            tensor.DType `json:"to"`
 }
 
-// Unsupported is the error for a model or an option that the native loader does
-// not build exactly as vLLM does. It is final: asking again changes nothing.
+// Unsupported is the error for a model or an option that the native loader can't build
+// exactly as vLLM does. It is final: asking again changes nothing.
 type Unsupported struct {
-	Field  string // the key's field that it hangs on, such as "model_arch"
+	Field  string // the key's field that caused it, such as "model_arch"
 	Reason string // what is not supported, for people
 }
 

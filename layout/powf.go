@@ -22,7 +22,7 @@ func pow32(x, y float32) float32 {
 
 // log32 is logkf: x = m·2^e, and the series of 2·atanh((m-1)/(m+1)).
 func log32(x float32) pair {
-	const ratio = 1.0 / 0.75 // puts m into [0.75, 1.5)
+	const ratio = 1.0 / 0.75 // moves m into [0.75, 1.5)
 	_, e := math.Frexp(float64(x * ratio))
 	e--
 	m := float32(math.Ldexp(float64(x), -e))

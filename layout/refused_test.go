@@ -70,7 +70,7 @@ func wantReason(t *testing.T, err error, field, reason string) {
 	}
 }
 
-// TestRefusedTensors: a tensor of another shape or type, one too many, one too few.
+// TestRefusedTensors: a tensor of another shape or type, an extra tensor, a missing one.
 func TestRefusedTensors(t *testing.T) {
 	const q, down = "model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"
 	add := func(name string, s stored) func(*model) { return func(m *model) { m.tensors[name] = s } }
@@ -113,7 +113,7 @@ func TestRefusedTensors(t *testing.T) {
 	}
 }
 
-// TestDropped: what vLLM leaves aside changes nothing, and is noted.
+// TestDropped: tensors that vLLM drops change nothing, and are noted.
 func TestDropped(t *testing.T) {
 	m := goldenModel(t, "llama")
 	plain, err := New(m.open(t), bf16)

@@ -12,16 +12,15 @@ import (
 	"github.com/wcache/wcache/weights/hfconfig"
 )
 
-// ropeField is the key's field that rope hangs on. Releases before 0.33 don't have
-// it in their keys.
+// ropeField is the key's field for rope. Keys of releases before 0.33 don't have it.
 const ropeField = "rope_parameters_hash"
 
 // cosSin plans the cos_sin_cache: get_rope of vllm/model_executor/layers/
-// rotary_embedding. Every step is done in the precision in which torch does it
-// there; the conversions to float32 keep the compiler from fusing two of them.
+// rotary_embedding. Every step uses the same precision as torch; the conversions to
+// float32 keep the compiler from fusing two steps.
 //
-// Frequencies are those that torch computes on a CPU, to the bit, or for a GPU
-// those that it computes there, where that is recorded; the note says if it isn't.
+// Frequencies equal torch's on a CPU to the bit or, for a GPU, torch's on that GPU if they
+// are recorded; else the note says so.
 func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	r := m.rope
 	for _, key := range slices.Sorted(maps.Keys(r)) {
@@ -80,9 +79,8 @@ func (m *dense) cosSin(cuda bool) (rope Rope, note string, err error) {
 	return out, g.note, nil
 }
 
-// otherKinds are rope parameters that make another kind of cache, unless they have
-// one of the given values. Of the first three vLLM only asks whether they are
-// there.
+// otherKinds are rope parameters that select another kind of cache, unless they have one
+// of the given values. For the first three, vLLM only asks whether they exist.
 var otherKinds = []struct {
 	key    string
 	values []any
@@ -96,7 +94,7 @@ var otherKinds = []struct {
 	{"long_factor", []any{nil}},
 }
 
-// geometry is what every kind of rope starts from.
+// geometry is the common basis of every kind of rope.
 type geometry struct {
 	dim       int // rotated elements of a head
 	base      float64
@@ -104,8 +102,7 @@ type geometry struct {
 	power     func(base float64, dim int) []float32 // base^(2i/dim) for each pair of elements
 }
 
-// ropeGet reads parameters of the types that they are documented to have, and keeps
-// the first error.
+// ropeGet reads parameters, checks their documented types, and keeps the first error.
 type ropeGet struct {
 	r    hfconfig.Rope
 	cuda bool
@@ -138,7 +135,7 @@ func (g *ropeGet) rotaryDim(headDim int64) int {
 	return dim
 }
 
-// must is a positive number that has to be there.
+// must is a required positive number.
 func (g *ropeGet) must(key string) float64 {
 	if _, given := g.r[key]; !given {
 		//diag rope KEY
@@ -149,7 +146,7 @@ func (g *ropeGet) must(key string) float64 {
 	return g.positive(key, 1)
 }
 
-// positive is one that may be missing.
+// positive is an optional positive number.
 func (g *ropeGet) positive(key string, missing float64) float64 {
 	v := g.may(key, missing)
 	if !(v > 0 && v <= math.MaxInt32) {
@@ -161,7 +158,7 @@ func (g *ropeGet) positive(key string, missing float64) float64 {
 	return v
 }
 
-// may is a finite number, missing where the key is absent.
+// may is a finite number, or missing if the key is absent.
 func (g *ropeGet) may(key string, missing float64) float64 {
 	v, given := g.r[key]
 	if !given {
@@ -181,7 +178,7 @@ func (g *ropeGet) may(key string, missing float64) float64 {
 	return missing
 }
 
-// mayNone is the same of a key that vLLM takes for absent where it is None.
+// mayNone is may for a key whose None counts as absent in vLLM.
 func (g *ropeGet) mayNone(key string, missing float64) float64 {
 	if v, given := g.r[key]; given && v == nil {
 		return missing
@@ -189,7 +186,7 @@ func (g *ropeGet) mayNone(key string, missing float64) float64 {
 	return g.may(key, missing)
 }
 
-// flag is true or false, missing where the key is absent.
+// flag is true or false, or missing if the key is absent.
 func (g *ropeGet) flag(key string, missing bool) bool {
 	v, given := g.r[key]
 	if !given {
@@ -332,13 +329,13 @@ func (g geometry) inverse(base float64) []float32 {
 	return f
 }
 
-// lanes is what torch's vectorised kernel does at once on a CPU with AVX-512: two
-// vectors. What is left at the end goes through the C library, which rounds
-// correctly but for rare cases. With AVX2 it is half as many, which makes no
-// difference for head sizes that are multiples of 64, nor was one seen for others.
+// lanes is how many elements torch's vectorised kernel computes at once on a CPU with
+// AVX-512: two vectors. The remaining elements go through the C library, which rounds
+// correctly except for rare cases. AVX2 has half as many lanes, which makes no difference
+// for head sizes that are multiples of 64; none was seen for other sizes either.
 const lanes = 32
 
-// power is base^(2i/dim) as torch computes it where the engine runs.
+// power is base^(2i/dim) as torch computes it on the engine's device.
 func (g *ropeGet) power(base float64, dim int) []float32 {
 	f := powers(base, dim)
 	if g.cuda && !onCUDA(f, base, dim) {

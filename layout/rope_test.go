@@ -29,9 +29,9 @@ func (f *floats) UnmarshalText(b []byte) error {
 	return err
 }
 
-// TestRopeFrequencies holds frequencies to the bit, and a cache's last row to one
-// unit in the last place, to what get_rope of vLLM 0.33 makes on a CPU with torch
-// 2.14 (testdata/rope.json).
+// TestRopeFrequencies compares with get_rope of vLLM 0.33 on a CPU with torch 2.14
+// (testdata/rope.json): frequencies to the bit, and a cache's last row to one unit in the
+// last place.
 func TestRopeFrequencies(t *testing.T) {
 	b, err := os.ReadFile("testdata/rope.json")
 	if err != nil {

@@ -3,8 +3,8 @@
 
 package layout
 
-// vocabMultiple is what vLLM pads a vocabulary to before it splits it:
-// DEFAULT_VOCAB_PADDING_SIZE in vocab_parallel_embedding.py.
+// vocabMultiple is the number to whose multiples vLLM pads a vocabulary before it splits
+// it: DEFAULT_VOCAB_PADDING_SIZE in vocab_parallel_embedding.py.
 const vocabMultiple = 64
 
 // span is a run of rows, of columns or of layers.
@@ -12,9 +12,9 @@ type span struct{ start, n int64 }
 
 func whole(n int64) span { return span{0, n} }
 
-// share is a rank's part of n rows that are made of equal units, such as heads,
-// which no rank cuts. With fewer units than ranks, neighbouring ranks hold the
-// same one (QKVParallelLinear's num_kv_head_replicas).
+// share is a rank's part of n rows in equal units that are never split, such as heads. With
+// fewer units than ranks, neighbouring ranks hold the same unit (QKVParallelLinear's
+// num_kv_head_replicas).
 func (r Rank) share(n, units int64) span {
 	size, rank, unit := int64(r.TPSize), int64(r.TPRank), n/units
 	if units < size {
@@ -36,10 +36,9 @@ func (r Rank) vocab(n int64) (tokens span, rows int64) {
 
 func padVocab(n int64) int64 { return (n + vocabMultiple - 1) / vocabMultiple * vocabMultiple }
 
-// stage is a pipeline rank's part of n layers, as get_pp_indices of
-// distributed/utils.py cuts them: what doesn't divide goes one each to the stages
-// before the last, from the back. VLLM_PP_LAYER_PARTITION would cut otherwise and
-// is known to the engine alone.
+// stage is a pipeline rank's part of n layers, as get_pp_indices of distributed/utils.py
+// splits them: remaining layers go one each to the stages before the last, from the back.
+// VLLM_PP_LAYER_PARTITION would split them otherwise; only the engine knows it.
 func (r Rank) stage(n int64) span {
 	size, rank := int64(r.PPSize), int64(r.PPRank)
 	each, rest := n/size, n%size

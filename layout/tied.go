@@ -17,18 +17,17 @@ import (
 	"github.com/wcache/wcache/weights/safetensors"
 )
 
-// heading is how a model's lm_head comes to its weight.
+// heading says where a model's lm_head gets its weight.
 type heading int
 
 const (
 	own       heading = iota // from the checkpoint
-	tied                     // it is embed_tokens'
+	tied                     // from embed_tokens
 	comparing                // from the checkpoint; tied again if it equals embed_tokens
 )
 
-// heading follows ModelConfig.maybe_untie_word_embeddings: the configuration is
-// not trusted if any safetensors file of the directory has a head, be it loaded
-// or not.
+// heading follows ModelConfig.maybe_untie_word_embeddings: vLLM ignores the configuration
+// if any safetensors file of the directory has a head, whether it is loaded or not.
 func (m *dense) heading(d *weights.Dir) (heading, error) {
 	if !m.tied {
 		return own, nil
@@ -55,9 +54,9 @@ func hasHead(h *safetensors.Header) bool {
 	return slices.ContainsFunc(h.Tensors, func(t safetensors.Tensor) bool { return isHead(t.Name) })
 }
 
-// sameHead tells whether this rank's rows of lm_head and embed_tokens are equal
-// once they have the model's type, as maybe_retie_word_embeddings compares them
-// with torch.equal: by value, so a NaN equals nothing and both zeros are one.
+// sameHead tells whether this rank's rows of lm_head and embed_tokens are equal after
+// conversion to the model's type. It compares values, as maybe_retie_word_embeddings does
+// with torch.equal, so a NaN equals nothing and both zeros are equal.
 func (b *builder) sameHead(m *dense) (bool, error) {
 	var at [2]*io.SectionReader
 	var size [2]int

@@ -63,7 +63,7 @@ func TestTied(t *testing.T) {
 	}
 }
 
-// widened makes float32 of bfloat16, with low bits that rounding takes away or not.
+// widened makes float32 of bfloat16, and adds low bits that rounding removes or not.
 func widened(s stored, low uint16) stored {
 	var data []byte
 	for b := s.data; len(b) > 0; b = b[2:] {
@@ -119,7 +119,7 @@ func TestHeadElsewhere(t *testing.T) {
 	}
 }
 
-// TestChangedFile: values are compared in the file that was looked at, or not.
+// TestChangedFile: values are compared only in an unchanged file.
 func TestChangedFile(t *testing.T) {
 	m := goldenModel(t, "llama_tied")
 	m.tensors["lm_head.weight"] = m.tensors["model.embed_tokens.weight"]

@@ -62,7 +62,7 @@ func TestRemovedIdleSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, exit := wcache(t, "status")
-	if exit != 3 || !strings.Contains(out, socket()+" was removed, and somebody listens on it") || !strings.Contains(out, "systemctl --user restart "+sockets) {
+	if exit != 3 || !strings.Contains(out, socket()+" was removed, and a process still listens on it") || !strings.Contains(out, "systemctl --user restart "+sockets) {
 		t.Errorf("exit %d\n%s", exit, out)
 	}
 	systemctl(t, "restart", sockets)

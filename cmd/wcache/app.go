@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// version is set by the linker; a build without it says what Go knows.
+// version is set by the linker; a build without it uses Go's build information.
 var version string
 
 // app is one run of the command.
 type app struct {
-	in       *os.File // nil: nobody types
+	in       *os.File // nil: no keyboard input
 	out, err io.Writer
-	flush    func() // has what was written to err reach people; nil: it has
+	flush    func() // flushes what was written to err; nil: nothing is buffered
 	env      func(string) string
-	sysroot  string        // "/" but in tests: holds the driver's part of /proc
-	isRoot   bool          // the user is root, whom the units don't serve
-	patience time.Duration // with an instance that says nothing, 0: the client's
+	sysroot  string        // "/" except in tests: holds the driver's part of /proc
+	isRoot   bool          // the user is root; the units don't run for root
+	patience time.Duration // how long to wait for a silent instance, 0: the client's default
 	json     bool
 	quiet    bool
 	gpu      string
 	socket   string
 }
 
-// stdout is standard output, with the first error of writing there: half of an
-// answer must not look like a whole one.
+// stdout is standard output and keeps the first error of writing there: half of an
+// answer must not look like a complete one.
 type stdout struct {
 	*os.File
 	err error
@@ -43,10 +43,10 @@ func (o *stdout) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteString is the other way by which a file is written.
+// WriteString is the second way to write to a file.
 func (o *stdout) WriteString(s string) (int, error) { return o.Write([]byte(s)) }
 
-// ReadFrom is the third.
+// ReadFrom is the third way.
 func (o *stdout) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{o}, r)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// ask sends a control request to the instance. It never starts one, and ends when the
+// ask sends a control request to the instance. It never starts one, and gives up if the
 // instance is silent.
 func (a *app) ask(ctx context.Context, request control.Request, each func(control.Reply)) (*control.Reply, error) {
 	return client.Asker{Socket: control.Path(a.engineSocket()), Patience: a.patience}.Do(ctx, request, each)
 }
 
-// ownStatus asks the instance, and adds what only its client knows.
+// ownStatus asks the instance for its status, and adds what only the client knows.
 func (a *app) ownStatus(ctx context.Context) (*control.Status, error) {
 	reply, err := a.ask(ctx, control.Request{Method: control.MethodStatus}, nil)
 	if err != nil {
@@ -33,7 +33,7 @@ func (a *app) ownStatus(ctx context.Context) (*control.Status, error) {
 	return s, nil
 }
 
-// everyReason has a number for each reason of a miss.
+// everyReason adds a zero for each reason of a miss that has no number.
 func everyReason(misses map[string]int64) map[string]int64 {
 	all := make(map[string]int64)
 	for _, reason := range control.Reasons() {
@@ -43,9 +43,8 @@ func everyReason(misses map[string]int64) map[string]int64 {
 	return all
 }
 
-// notServing turns the error of asking into what is said of an instance that is
-// idle: nothing runs while the socket waits, which is a normal state and yet exit
-// status 3, as of systemctl status.
+// notServing handles the error of asking an idle instance: no daemon runs while the socket
+// waits. That is a normal state, but the exit status is 3, as for systemctl status.
 func (a *app) notServing(err error) error {
 	var no *control.Error
 	if !errors.As(err, &no) || no.Code != control.CodeNotRunning || !a.waits() {

@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// command is what a command says and how it ends, for those who give up soon.
+// command gives a command's output and exit status, for a command that gives up soon.
 func command(ctx context.Context, args ...string) (said string, exit int) {
 	var out, errs bytes.Buffer
 	a := &app{out: &out, err: &errs, env: noEnv, sysroot: "/", patience: 100 * time.Millisecond}
@@ -32,8 +32,8 @@ func command(ctx context.Context, args ...string) (said string, exit int) {
 	return out.String() + errs.String(), exit
 }
 
-// A daemon that is stopped holds all that it held: every command says what it is that
-// doesn't answer, and what has it go on. C8, T1.
+// C8, T1: a stopped daemon keeps its weights. Every command says that it doesn't answer, and
+// how to make it go on.
 func TestStoppedDaemon(t *testing.T) {
 	dir := manualDir(t)
 	socket := filepath.Join(dir, "s.sock")
@@ -53,7 +53,7 @@ func TestStoppedDaemon(t *testing.T) {
 	if !strings.HasSuffix(said, "} 0\nwcache: "+socket+" does not answer: "+why) || exit != 0 {
 		t.Errorf("metrics: exit %d\n%s", exit, said)
 	}
-	// What is advised is right.
+	// The advice works.
 	m.signal(t, unix.SIGCONT)
 	testmain.Eventually(t, "it goes on", func() bool {
 		_, exit := command(t.Context(), "--socket", socket, "status")
@@ -61,7 +61,7 @@ func TestStoppedDaemon(t *testing.T) {
 	})
 }
 
-// A daemon that hangs is no different to a client, and nothing is known of it.
+// A hanging daemon looks the same to a client, but the cause isn't known.
 func TestHangingDaemon(t *testing.T) {
 	l, socket := listenControl(t)
 	defer l.Close()
@@ -74,7 +74,7 @@ func TestHangingDaemon(t *testing.T) {
 	}
 }
 
-// Nor is one that the service manager starts in vain.
+// So does a daemon that the service manager starts in vain.
 func TestStartInVain(t *testing.T) {
 	dir := manualDir(t)
 	socket := filepath.Join(dir, "vllm_weight_cache/0.sock")
@@ -109,7 +109,7 @@ func asNobody(t *testing.T, args ...string) (said string, exit int) {
 	return string(out), c.ProcessState.ExitCode()
 }
 
-// A socket that keeps out its own user, one that is another's, and a folder of each kind.
+// A socket whose mode excludes its own user, another user's socket, and such folders.
 func TestDeniedSocket(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be another user, and .ci/run is root; TestDenied of doctor has the words")
@@ -140,7 +140,7 @@ func TestDeniedSocket(t *testing.T) {
 			t.Errorf("%s: exit %d (-want +got):\n%s", tt.name, exit, diff)
 		}
 	}
-	// One that waits is no instance of one's own that is idle.
+	// Another user's waiting socket is not an idle instance of this user.
 	must(t, l.Close())
 	planted, err := net.Listen("unix", socket)
 	must(t, err, os.Chmod(socket, 0o666))
@@ -165,7 +165,7 @@ func TestRemovedSocket(t *testing.T) {
 	var out, errs bytes.Buffer
 	a := &app{out: &out, err: &errs, env: func(n string) string { return env[n] }}
 	exit := a.execute(t.Context(), []string{"status"})
-	want := fmt.Sprintf("wcache: error: cannot reach wcache@0: %s was removed, and somebody listens on it\n"+
+	want := fmt.Sprintf("wcache: error: cannot reach wcache@0: %s was removed, and a process still listens on it\n"+
 		"wcache: hint: a daemon that made it by itself makes it again within seconds; else: systemctl --user restart wcache@0.socket, which keeps what a daemon holds by descriptors\n", socket)
 	if diff := cmp.Diff(want, out.String()+errs.String()); diff != "" || exit != exitNotRunning {
 		t.Errorf("exit %d (-want +got):\n%s", exit, diff)

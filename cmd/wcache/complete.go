@@ -20,10 +20,10 @@ import (
 	"github.com/wcache/wcache/systemd/generator"
 )
 
-// completeTime is how long somebody who has typed Tab waits for a daemon.
+// completeTime is how long completion waits for a daemon.
 const completeTime = time.Second
 
-// completeKeys are the keys that are held, with what they are.
+// completeKeys completes the held keys, with descriptions.
 func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -44,8 +44,8 @@ func (a *app) completeKeys(cmd *cobra.Command, args []string, typed string) ([]c
 	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// completeHeld are keys as well, any number of them, or directories for who begins to
-// type one.
+// completeHeld completes any number of held keys, or directories if the word begins like
+// one.
 func (a *app) completeHeld(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
@@ -53,12 +53,12 @@ func (a *app) completeHeld(cmd *cobra.Command, _ []string, typed string) ([]cobr
 	return a.completeKeys(cmd, nil, typed)
 }
 
-// shortKey is how many digits of a key are shown, and tell it from others.
+// shortKey is how many digits of a key are shown, which is enough to distinguish keys.
 const shortKey = 12
 
-// completeModels are the models of the Hugging Face cache and the directories of
-// the configuration's roots, or directories for who begins to type one. Names that
-// can't be shown, or have lines, are left out: a shell takes a completion for typed.
+// completeModels completes the models of the Hugging Face cache and the directories of
+// the configuration's roots, or directories if the word begins like one. It leaves out
+// names with control characters or line breaks: a shell inserts a completion as if typed.
 func (a *app) completeModels(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if typed != "" && strings.ContainsRune("./~", rune(typed[0])) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
@@ -86,10 +86,10 @@ func (a *app) completeModels(cmd *cobra.Command, _ []string, typed string) ([]co
 	return fit, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completionTime is how long somebody who has pressed Tab waits.
+// completionTime is how long completion waits for the list of models.
 const completionTime = 2 * time.Second
 
-// completeInstances are the names that an instance can have on this machine.
+// completeInstances completes the possible names of instances on this machine.
 func (a *app) completeInstances(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var list []cobra.Completion
 	for _, g := range generator.Read(a.sysroot, os.Getuid(), a.env).GPUs {

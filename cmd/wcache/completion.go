@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completion writes a shell's completions, which packages install. They ask this
-// program as one types, which asks the control socket and so starts nothing.
+// completion writes a shell's completions, which packages install. While the user types,
+// they call this program, which asks the control socket and so starts nothing.
 func (a *app) completion() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
 	return &cobra.Command{

@@ -25,11 +25,11 @@ import (
 
 const doctorHelp = `Look for what keeps the instance from working, or from keeping its weights.
 
-A line a check, with the command that mends it. Nothing is changed or started, and
-what could hang is given a few seconds. The exit status is 1 if a check failed.`
+One line per check, with the command that fixes it. It changes and starts nothing, and
+waits only a few seconds for what could hang. The exit status is 1 if a check failed.`
 
-// Limits of what doctor asks others: the manager answers at once, the driver
-// takes a second or more to wake a GPU that nobody uses.
+// Time limits of doctor's questions: the manager answers at once, the driver takes a
+// second or more to wake an unused GPU.
 const (
 	managerTime = 5 * time.Second
 	driverTime  = 15 * time.Second
@@ -38,12 +38,12 @@ const (
 func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "look for what is wrong, and say what mends it",
+		Short: "look for problems, and say how to fix them",
 		Long:  doctorHelp,
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := a.ownStatus(cmd.Context())
-			switch { // whose a socket is its daemon knows
+			switch { // the daemon knows which instance its socket belongs to
 			case a.socket != "" && err == nil:
 				a.gpu = status.Instance
 			case a.socket != "":
@@ -76,7 +76,7 @@ func (a *app) printChecks(list []doctor.Result) error {
 	return doctor.Write(a.out, list, func(s doctor.State, text string) string { return string(p.paint(styles[s], text)) })
 }
 
-// systemctl asks the user's manager. It is systemctl that knows how to reach one
+// systemctl asks the user's manager, through systemctl because that can reach the manager
 // without a message bus.
 func systemctl(ctx context.Context, args ...string) (string, error) {
 	out, err := output(ctx, managerTime, "systemctl", append([]string{"--user", "--no-pager"}, args...)...)
@@ -88,8 +88,8 @@ func systemctl(ctx context.Context, args ...string) (string, error) {
 	return text, err
 }
 
-// output runs a command and gives what it printed. A process that can't even be
-// killed, as one that a driver has in its hands, is left alone after its time.
+// output runs a command and gives what it printed. After the limit it no longer waits for
+// a process that can't even be killed, such as one that is stuck in a driver.
 func output(ctx context.Context, limit time.Duration, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -105,7 +105,7 @@ func output(ctx context.Context, limit time.Duration, name string, args ...strin
 	select {
 	case r := <-done:
 		if ctx.Err() != nil {
-			r.err = ctx.Err() // and not that it was killed
+			r.err = ctx.Err() // rather than the signal that killed it
 		}
 		return r.out, r.err
 	case <-ctx.Done():
@@ -113,14 +113,14 @@ func output(ctx context.Context, limit time.Duration, name string, args ...strin
 	}
 }
 
-// daemon says how the instance is, and who it is from here, by what asking for its status
-// has given.
+// daemon describes the daemon, as it sees itself and as seen from here, from the result of
+// asking for its status.
 func (a *app) daemon(ctx context.Context, s *control.Status, err error) (*doctor.Daemon, error) {
 	var no *control.Error
 	var foreign *client.Foreign
 	switch {
 	case errors.As(err, &no) && no.Code == control.CodeNotRunning:
-		return nil, nil //nolint:nilnil // that none runs is an answer
+		return nil, nil //nolint:nilnil // "no daemon runs" is an answer
 	case errors.As(err, &foreign):
 		return nil, doctor.Cause{Why: foreign.Error(), Mend: "see whose it is and have it removed: an instance answers its own user alone", Code: doctor.ControlSocketForeign}
 	case err != nil:
@@ -131,7 +131,7 @@ func (a *app) daemon(ctx context.Context, s *control.Status, err error) (*doctor
 	if d.Peer, err = client.Peer(ctx, control.Path(a.engineSocket())); err != nil {
 		return nil, err
 	}
-	// An older daemon doesn't know the question, and then nothing is known.
+	// An older daemon doesn't know this request; then nothing is known.
 	if reply, err := a.ask(ctx, control.Request{Method: control.MethodMisses}, nil); err == nil && len(reply.Misses) > 0 {
 		if m := reply.Misses[0]; m.Reason == control.MissRefused {
 			d.Refused = fmt.Sprintf("%s, %s: %s", asker(m), ago(time.Since(m.Time)), told(m))
@@ -142,13 +142,13 @@ func (a *app) daemon(ctx context.Context, s *control.Status, err error) (*doctor
 
 // peer is the process that serves the instance, 0 if none can be seen.
 func (a *app) peer(ctx context.Context) int {
-	pid, _ := client.Peer(ctx, control.Path(a.engineSocket())) // why not is told by who asks it
+	pid, _ := client.Peer(ctx, control.Path(a.engineSocket())) // its callers report the error another way
 	return pid
 }
 
-// take takes a descriptor from a process as an engine does, of a GPU's memory by
-// pidfd_getfd and of the host's by /proc. That there is none of the number is no
-// refusal.
+// take takes a descriptor from a process as an engine does: GPU memory by pidfd_getfd,
+// host memory by /proc. It isn't a refusal if the process has no descriptor with the
+// number.
 func (a *app) take(pid int) error {
 	const any = 0
 	if a.gpu == doctor.Host {
@@ -172,8 +172,8 @@ func (a *app) take(pid int) error {
 	return unix.Close(got)
 }
 
-// largest finds the largest model of the folders in which the daemon looks, some of
-// which may be on a file system that doesn't answer.
+// largest finds the largest model in the folders in which the daemon looks. Some of them
+// may be on a file system that doesn't answer.
 func (a *app) largest(ctx context.Context) (name string, bytes int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, managerTime)
 	defer cancel()
@@ -199,7 +199,7 @@ func (a *app) largest(ctx context.Context) (name string, bytes int64, err error)
 	}
 }
 
-// askDriver asks libcuda and NVML in a process of their own.
+// askDriver asks libcuda and NVML in a child process.
 func askDriver(ctx context.Context, uuid string) (*doctor.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, driverTime)
 	defer cancel()

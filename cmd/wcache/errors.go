@@ -10,7 +10,7 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// Exit status, as wcache(1) promises it.
+// Exit status, as documented in wcache(1).
 const (
 	exitFailed     = 1
 	exitUsage      = 2
@@ -20,7 +20,7 @@ const (
 	exitConfig     = 78 // EX_CONFIG of sysexits.h: the service is not tried again
 )
 
-// hinted is an error with what to do about it, and an exit status of its own.
+// hinted is an error with advice and its own exit status.
 type hinted struct {
 	err  error
 	hint string
@@ -37,13 +37,13 @@ type silent struct{ exit int }
 
 func (s *silent) Error() string { return fmt.Sprintf("exit status %d", s.exit) }
 
-// usage is an error of the command line. What to do about it is in the help of the
-// command that was typed.
+// usage is an error of the command line. The help of the typed command says how to correct
+// it.
 func usage(format string, args ...any) error {
 	return &hinted{err: fmt.Errorf(format, args...), exit: exitUsage}
 }
 
-// exitStatus is that of an error which is told with a code.
+// exitStatus is the exit status of an error that is reported with a code.
 func exitStatus(err error, code string) int {
 	var h *hinted
 	if errors.As(err, &h) && h.exit != 0 {

@@ -17,10 +17,10 @@ import (
 const evictHelp = `Free the memory of an entry that no engine uses.
 
 KEY is a key of "wcache status", or its first digits. An entry that engines may
-still map is left alone unless --force is given: then it is not served any more,
-and the engines that have mapped it keep what they have until they end.`
+still map is kept unless --force is given: then it is not served any more, and
+the engines that have mapped it keep the memory until they end.`
 
-// evictTime is much more than it takes to free all of a GPU.
+// evictTime is much more than freeing a whole GPU takes.
 const evictTime = time.Minute
 
 func (a *app) evict() *cobra.Command {
@@ -42,7 +42,7 @@ func (a *app) evict() *cobra.Command {
 			if len(args) == 1 {
 				if args[0] == "" {
 					//diag usage
-					// The argument has no characters, mostly as a variable of a script is not set.
+					// The argument has no characters, mostly because a variable of a script is not set.
 					// Nothing was evicted; give a key that `wcache status` lists.
 					return usage("evict: the key is empty")
 				}
@@ -57,7 +57,7 @@ func (a *app) evict() *cobra.Command {
 			if reply == nil {
 				return err
 			}
-			// What was freed is told even where an engine kept the rest.
+			// The output lists what was freed, even if an engine kept the rest.
 			if !a.json {
 				for _, id := range reply.Evicted {
 					say(a.out, "%s\n", id)

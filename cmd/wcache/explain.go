@@ -22,10 +22,10 @@ import (
 )
 
 const explainHelp = `Without an argument: why the last request of an engine was not answered from
-memory, from the daemon's record of it: which fields differ from what was held and
-from what the directory's files say, and which option of the engine makes them.
+memory, from the daemon's record: which fields differ from the held weights and
+from the directory's files, and which option of the engine changes them.
 
-With a model directory or id: its key, field by field, and what a field is made of.
+With a model directory or id: its key, field by field, and where each value comes from.
 
 With the key of an engine, as JSON text or as a file, also show in which fields
 the two differ and why; the directory may be left out if its headers are found.
@@ -59,7 +59,7 @@ func (a *app) explain() *cobra.Command {
 				//diag usage TEXT
 				// With two arguments, the first is an engine's key: JSON text, or a file that holds
 				// it. Take it from `fingerprint` in `wcache status --json`.
-				return usage("explain: %q is no key in JSON", args[0])
+				return usage("explain: %q is not a key in JSON", args[0])
 			case !isKey:
 				return a.explainDir(args[0], file, roots, o)
 			}
@@ -79,7 +79,7 @@ func (a *app) explain() *cobra.Command {
 	return c
 }
 
-// explained is the directory to compare a key with.
+// explained is the directory with which a key is compared.
 func (a *app) explained(ctx context.Context, key fingerprint.Key, args []string, file string, roots []string) (*weights.Dir, error) {
 	if len(args) > 0 {
 		return a.openModel(args[0], file, roots)
@@ -131,7 +131,7 @@ func (a *app) explainDir(name, file string, roots []string, o fingerprint.Option
 	return nil
 }
 
-// printKey lists the fields and, for the hashes, what they are made of.
+// printKey lists the fields and, for the hashes, what they are computed from.
 func printKey(out io.Writer, key fingerprint.Key, dir *weights.Dir) {
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)

@@ -19,7 +19,7 @@ func rankFlags(c *cobra.Command, tp, rank, pp, ppRank *int) {
 	f.IntVar(ppRank, "pp-rank", 0, "pipeline-parallel `RANK`, from 0")
 }
 
-// checkRanks refuses what no engine can be.
+// checkRanks refuses impossible ranks.
 func checkRanks(tp, rank, pp, ppRank int) error {
 	for _, x := range []struct {
 		size, rank         int
@@ -40,7 +40,7 @@ func checkRanks(tp, rank, pp, ppRank int) error {
 	return nil
 }
 
-// arguments refuses fewer or more than a command takes; most is -1 for any number.
+// arguments refuses fewer or more arguments than a command takes; most is -1 for no limit.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch n := len(args); {
@@ -63,15 +63,15 @@ func arguments(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// checkInstance refuses what can't be the name of an instance, which is a part of
-// the names of units and files.
+// checkInstance refuses a text that can't be the name of an instance, which becomes part
+// of the names of units and files.
 func checkInstance(option, name string) error {
 	strange := func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }
 	if strings.Trim(name, ".") == "" || strings.ContainsFunc(name, strange) {
 		//diag usage OPTION NAME
 		// An instance is named by the number or the uuid of a GPU, or `host`; the name becomes part
 		// of file names. `nvidia-smi -L` lists the GPUs.
-		return usage("%s: %q is no name of an instance, such as 0, GPU-3f8a1c2d or host", option, name)
+		return usage("%s: %q is not the name of an instance, such as 0, GPU-3f8a1c2d or host", option, name)
 	}
 	return nil
 }

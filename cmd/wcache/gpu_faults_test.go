@@ -16,8 +16,8 @@ import (
 	"github.com/wcache/wcache/device/cuda/fake"
 )
 
-// smi and missing are what to do about a load that failed on a GPU, and about a
-// driver that can't be used.
+// smi and missing are the advice for a load that failed on a GPU, and for a driver that
+// can't be used.
 const (
 	smi     = " (see the service's log, and on a GPU nvidia-smi)"
 	missing = " (wcache doctor looks for what is missing)"
@@ -47,8 +47,7 @@ func testDrivers(t *testing.T, dir string) {
 	}
 }
 
-// A driver that was updated while it was in use keeps what is held and opens no GPU
-// any more.
+// A driver that was updated while in use keeps the held memory but opens no GPU any more.
 func testDriverUpdated(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -67,8 +66,8 @@ func testDriverUpdated(t *testing.T, dir string) {
 	}
 }
 
-// A GPU that another program has filled is waited for a little, and the engine is
-// told who has what.
+// A load waits a little for a GPU that another program has filled, and the engine's error
+// says which processes hold the memory.
 func testTenantBefore(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.set("FAKE_CUDA_TOTAL", strconv.Itoa(64<<20))
@@ -102,7 +101,7 @@ func testTenantLeaves(t *testing.T, dir string) {
 	r.like(<-answered, "ok …")
 }
 
-// What nobody uses makes room for what is asked for, on a GPU that others fill.
+// On a GPU that other programs fill, unused weights make room for a requested model.
 func testMakesRoom(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.set("FAKE_CUDA_TOTAL", strconv.Itoa(64<<20))
@@ -119,9 +118,8 @@ func testMakesRoom(t *testing.T, dir string) {
 	}
 }
 
-// Another program that takes the memory between the look at what is free and the
-// allocation, or that leaves none for what a load needs beside it, gives a clean
-// error likewise.
+// If another program takes the memory after the check of free memory and before the
+// allocation, or leaves too little for the load's own needs, the error is just as clear.
 func testTenantDuring(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.nvml("gpu " + r.uuid + "\ntotal 100\nused 60\nprocess 1234567 60")
@@ -137,7 +135,7 @@ func testTenantDuring(t *testing.T, dir string) {
 	r.gets("llama-tp1r0").end()
 }
 
-// A loader that is killed, at whatever point, leaves nothing but an error.
+// A loader that is killed, at any point, leaves only an error.
 func testLoaderKilled(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -156,7 +154,7 @@ func testLoaderKilled(t *testing.T, dir string) {
 	r.gets("llama-tp1r0").end()
 }
 
-// A loader that hangs is ended in its time, and with it what it holds.
+// A loader that hangs is ended in time, which frees its memory.
 func testLoaderHangs(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.configure("load_timeout = \"700ms\"\n")
@@ -173,7 +171,7 @@ func testLoaderHangs(t *testing.T, dir string) {
 	r.gets("llama-tp1r0").end()
 }
 
-// A store without room is said before anything is loaded, with what is needed.
+// A full fd store is reported before anything is loaded, with the number needed.
 func testStoreFull(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.managed(3)
@@ -227,8 +225,8 @@ func testRestart(t *testing.T, dir string) {
 	p.end()
 }
 
-// A descriptor that isn't the one which was kept is not served, though it is memory
-// of this GPU and of the right size.
+// A descriptor that isn't the stored one is not served, even if it is memory of this GPU
+// with the right size.
 func testForeign(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.managed(16)

@@ -68,7 +68,7 @@ func (r *rig) seen(state string) *control.Status {
 	return s
 }
 
-// goes has a GPU with an engine go wrong, and come back.
+// goes breaks a GPU that an engine uses, and repairs it.
 func (r *rig) goes(fault, state, why string) {
 	r.Helper()
 	r.managed(16)
@@ -116,8 +116,8 @@ func testResetRequired(t *testing.T, dir string) {
 	r.goes("recovery 1", "reset required", "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine, which frees what all instances hold; the kernel's log (dmesg, NVRM: Xid) says why")
 }
 
-// Memory with an error that could not be corrected is given up, once, and loaded
-// anew: the driver gives out other memory.
+// Memory with an uncorrected error is given up once, and loaded again: the driver gives out
+// other memory.
 func testMemoryErrors(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -140,7 +140,7 @@ func testMemoryErrors(t *testing.T, dir string) {
 	r.open(watch)
 }
 
-// told2 is told, of what is only seen when somebody asks.
+// told2 is told for a fault that is only noticed when a client asks.
 func (r *rig) told2(conn net.Conn, ask func()) {
 	r.Helper()
 	ended := make(chan struct{})
@@ -159,8 +159,8 @@ func (r *rig) told2(conn net.Conn, ask func()) {
 	})
 }
 
-// A load that fails on a GPU that is lost is answered with that, not with the call
-// that happened to fail.
+// If a load fails on a lost GPU, the answer is that the GPU is lost, not the call that
+// happened to fail.
 func testLostInLoad(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -192,8 +192,8 @@ func testLostKept(t *testing.T, dir string) {
 	r.says("keeper ended")
 }
 
-// With a driver that never answers, weights are served and loaded all the same.
-// That the status is told meanwhile is daemon's TestSlowLook.
+// With a driver that never answers, weights are still served and loaded. daemon's
+// TestSlowLook tests that the status is answered meanwhile.
 func testHangs(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.nvml("hang nvmlDeviceGetHandleByUUID\ngpu " + r.uuid)
@@ -227,7 +227,7 @@ func testErrorsWhileAway(t *testing.T, dir string) {
 	r.free()
 }
 
-// The status has what the driver says of the GPU, and of who uses it.
+// The status has the driver's report on the GPU and its processes.
 func testStatusGPU(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	comm, err := os.ReadFile("/proc/self/comm")

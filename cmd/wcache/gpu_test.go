@@ -60,8 +60,8 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// Every tensor that an engine maps has the bytes of vLLM's own loader. Nothing
-// beside the weights is on the GPU, and nothing of them when the daemon has ended.
+// Every tensor that an engine maps has the bytes of vLLM's own loader. The GPU holds only
+// the weights, and nothing after the daemon has ended.
 func testServes(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -82,7 +82,7 @@ func testServes(t *testing.T, dir string) {
 	r.eventually("the GPU's memory is free", func() bool { return r.used(r.uuid) == 0 })
 }
 
-// An engine goes on reading the right values when what it maps is evicted.
+// An engine still reads the right values after its memory was evicted.
 func testEvicts(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -105,8 +105,8 @@ func testEvicts(t *testing.T, dir string) {
 	r.free()
 }
 
-// Whatever call fails, at whatever point of a load: the engine is told which and
-// what to do, nothing is left, and the next one gets the weights.
+// Whichever call fails, at any point of a load: the engine gets the call and advice, nothing
+// is left, and the next engine gets the weights.
 func testFaults(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	r.serve("0")
@@ -140,8 +140,8 @@ func testFaults(t *testing.T, dir string) {
 	r.gets("llama-tp1r0").end()
 }
 
-// The number of an instance is nvidia-smi's, in the order of the bus, whatever order
-// CUDA has and whatever choice of GPUs the service inherits.
+// An instance's number is nvidia-smi's, in bus order, whatever order CUDA has and whatever
+// choice of GPUs the service inherits.
 func testVisibleDevices(t *testing.T, dir string) {
 	gpus := []string{newUUID("GPU"), newUUID("GPU"), newUUID("GPU")}
 	for _, visible := range []string{
@@ -169,8 +169,8 @@ func testVisibleDevices(t *testing.T, dir string) {
 	}
 }
 
-// A GPU has one name, its uuid: short forms stand for it where they are unique, and
-// where they aren't nothing is served.
+// A GPU has one name, its uuid. A short form works if it is unique, and otherwise nothing is
+// served.
 func testNames(t *testing.T, dir string) {
 	one, two := newUUID("GPU"), newUUID("GPU") // they differ from the thirteenth digit on
 	serve := func(name string) *rig {
@@ -203,7 +203,7 @@ func testNames(t *testing.T, dir string) {
 	}
 }
 
-// Two slices of one GPU are two places, and neither is the GPU.
+// Two slices of one GPU are two separate devices, and neither is the whole GPU.
 func testSlices(t *testing.T, dir string) {
 	one, two := newUUID("MIG"), newUUID("MIG")
 	a, b := newRig(t, dir, one, two), newRig(t, dir, one, two)
@@ -230,8 +230,8 @@ func testSlices(t *testing.T, dir string) {
 	q.end()
 }
 
-// A GPU that is cut into slices is no device, and where the unit's environment hides the
-// slices from the driver it shows none at all. Both are told which slices there are.
+// A GPU that is cut into slices is not a device; if the unit's environment hides the slices
+// from the driver, it shows none. Both errors list the existing slices.
 func testCut(t *testing.T, dir string) {
 	slices := newUUID("MIG") + ", " + newUUID("MIG")
 	one, two, _ := strings.Cut(slices, ", ")
@@ -249,8 +249,7 @@ func testCut(t *testing.T, dir string) {
 	}
 }
 
-// On WSL2 the driver of Windows shows nothing in /proc, and nothing that is advised for
-// Linux helps.
+// On WSL2 the driver of Windows shows nothing in /proc, and advice for Linux doesn't help.
 func testWSL(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	must(t, os.RemoveAll(r.path("root/proc/driver")), os.MkdirAll(r.path("root/proc/sys/kernel"), 0o700),
@@ -276,8 +275,8 @@ func testNoDriverInDaemon(t *testing.T, dir string) {
 	p.end()
 }
 
-// A daemon whose process isn't dumpable by its start, as after a change of its user,
-// lends its descriptors all the same.
+// A daemon that isn't dumpable at its start, as after a change of its user, still lends its
+// descriptors.
 func testDroppedPrivileges(t *testing.T, dir string) {
 	if os.Getuid() != 0 {
 		t.Skip("only root starts processes of other users, and .ci/run is root; the rest is tried as this one")
@@ -285,9 +284,9 @@ func testDroppedPrivileges(t *testing.T, dir string) {
 	r := newRig(t, dir)
 	self, err := os.Executable()
 	must(t, err)
-	// A program that its user can't read runs without the flag: prctl(2). It is written
-	// by another process: one that is forked here could have the file open for writing
-	// while it is to be run.
+	// A program that its user can't read runs as not dumpable: prctl(2). Another process
+	// writes the file: a child forked here could have it open for writing when it is to be
+	// run.
 	program := r.path("wcache")
 	must(t, exec.Command("cp", self, program).Run(), os.Chmod(program, 0o711))
 	const nobody = 65534
@@ -315,8 +314,8 @@ func testDroppedPrivileges(t *testing.T, dir string) {
 	}
 }
 
-// tenant is another program that has all of a GPU's memory but so many bytes, until
-// end is called.
+// tenant is another program that holds all of a GPU's memory except some bytes, until end
+// is called.
 func (r *rig) tenant(but int64) (pid int, end func()) {
 	r.Helper()
 	cmd := r.command("/proc/self/exe")

@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A user of whom nobody knows a home directory: nothing of the working directory counts,
-// and nothing is written there.
+// For a user without a known home directory, no file of the working directory is read, and
+// none is written there.
 func TestHomeless(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be a user of whom nothing is known, and .ci/run is root; TestPath and TestPaths are about the same")

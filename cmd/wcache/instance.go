@@ -18,7 +18,7 @@ import (
 	"github.com/wcache/wcache/client"
 )
 
-// engineSocket is the socket of the instance that is asked for.
+// engineSocket is the socket of the chosen instance.
 func (a *app) engineSocket() string {
 	if a.socket != "" {
 		return a.socket
@@ -26,8 +26,8 @@ func (a *app) engineSocket() string {
 	return client.Socket(a.env, os.Getuid(), a.gpu)
 }
 
-// userName is who this user is, as loginctl calls him, or his number where nobody knows
-// a name.
+// userName is the name of this user, as loginctl shows it, or the uid if the name isn't
+// known.
 func (a *app) userName() string {
 	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
 		return u.Username
@@ -35,18 +35,18 @@ func (a *app) userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// waits reports whether the instance's socket is listened on, by somebody of this user's.
+// waits reports whether a process of this user listens on the instance's socket.
 func (a *app) waits() bool {
 	return client.Listening(a.engineSocket()) && !a.othersSocket(a.engineSocket())
 }
 
-// othersSocket reports whether a file is another user's.
+// othersSocket reports whether a file belongs to another user.
 func (a *app) othersSocket(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && int(st.Sys().(*syscall.Stat_t).Uid) != os.Getuid() || errors.Is(err, unix.EACCES) // what os gives on Linux
 }
 
-// name is how messages call the instance that is asked for.
+// name is the instance's name in messages.
 func (a *app) name() string {
 	if a.socket != "" {
 		return a.socket
@@ -54,8 +54,8 @@ func (a *app) name() string {
 	return "wcache@" + a.gpu
 }
 
-// instance is what the instance is called by who asks, whether it runs or not: a socket's
-// is the name of that, as units and the manual name sockets after instances.
+// instance is the instance's name by the options, whether it runs or not. For --socket it
+// is derived from the file's name, because units name sockets after instances.
 func (a *app) instance() string {
 	if a.socket != "" {
 		return strings.TrimSuffix(filepath.Base(a.socket), ".sock")
@@ -63,7 +63,7 @@ func (a *app) instance() string {
 	return a.gpu
 }
 
-// typed is a command about this instance, as it is typed.
+// typed is a command line for this instance, as a user would type it.
 func (a *app) typed(command string) string {
 	if a.socket != "" {
 		return fmt.Sprintf("wcache --socket %s %s", a.socket, command)

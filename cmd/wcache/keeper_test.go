@@ -20,7 +20,7 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// envHIP has an engine use HIP, and says where its GPU is.
+// envHIP makes an engine use HIP, and says where its GPU is.
 const envHIP = "TEST_HIP"
 
 // engineDevice opens a GPU for what a reply has handles of.
@@ -110,15 +110,15 @@ func ended(pid int) bool {
 	return err != nil || strings.Contains(string(b), ") Z ")
 }
 
-// someKeepers waits until there are so many: the log says so later than answers do.
+// someKeepers waits until there are n keepers: the log comes later than answers.
 func (r *rig) someKeepers(n int) (list []int) {
 	r.Helper()
 	r.eventually(fmt.Sprint(n, " keepers"), func() bool { list = r.keepers(); return len(list) == n })
 	return list
 }
 
-// killDaemon kills a daemon whose keepers go on, with its standard error. What is
-// left of the service at the end is killed, as by systemd.
+// killDaemon kills a daemon whose keepers go on, and closes its standard error. At the end
+// it kills what is left of the service, as systemd does.
 func (r *rig) killDaemon() {
 	r.Helper()
 	r.Cleanup(func() {
@@ -139,7 +139,7 @@ func (r *rig) oneKeeper() int {
 	return r.someKeepers(1)[0]
 }
 
-// stopWhole stops the daemon, with which the keepers and their memory go.
+// stopWhole stops the daemon, which ends the keepers and frees their memory.
 func (r *rig) stopWhole() {
 	r.Helper()
 	r.stop()
@@ -166,8 +166,7 @@ func testKeeperServes(t *testing.T, dir string) {
 	r.stopWhole()
 }
 
-// A keeper that dies takes its entry along, at once, and the next engine has the
-// model loaded again.
+// If a keeper dies, its entry goes at once, and the next engine makes the model load again.
 func testKeeperKilled(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.serve("0")
@@ -181,8 +180,8 @@ func testKeeperKilled(t *testing.T, dir string) {
 	}
 }
 
-// With it goes what is held for engines that have it mapped, as far as wcache is
-// concerned: there is nothing more to keep for them.
+// The record of engines that have the entry mapped goes too: there is no memory left to
+// keep for them.
 func testKeeperKilledUnderEngine(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.serve("0")
@@ -219,7 +218,7 @@ func testKeeperStop(t *testing.T, dir string) {
 	p.end()
 }
 
-// A driver that hangs when memory is freed holds nobody up.
+// A driver that hangs while freeing memory blocks no request.
 func testKeeperStopHang(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.faults("FAKE_CUDA_FAIL=cuMemFree_v2:1:hang,cuDevicePrimaryCtxRelease_v2:1:hang")
@@ -228,7 +227,7 @@ func testKeeperStopHang(t *testing.T, dir string) {
 	r.stopWhole()
 }
 
-// Without a service manager nobody but the daemon holds the memory.
+// Without a service manager only the daemon holds the memory.
 func testKeeperDaemonKilled(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.serve("0")
@@ -238,8 +237,8 @@ func testKeeperDaemonKilled(t *testing.T, dir string) {
 	r.eventually("the keeper ends", func() bool { return ended(pid) })
 }
 
-// A keeper that outlives the daemon, which the manager holds a descriptor of, is
-// found again: by a next daemon that is started without the manager's killing it.
+// A keeper outlives the daemon if the manager holds its descriptor, and the next daemon finds
+// it again, if the manager didn't kill it.
 func testKeeperRestart(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.managed(100)
@@ -252,7 +251,7 @@ func testKeeperRestart(t *testing.T, dir string) {
 	if c := r.status().Counts; c.Loads != 0 || c.Hits != 1 {
 		t.Errorf("counts %+v: it was not served from memory", c)
 	}
-	// No child of this daemon, it is noticed to be gone by the next request.
+	// It isn't this daemon's child, so the next request notices its end.
 	must(t, unix.Kill(pid, unix.SIGKILL))
 	r.eventually("the memory goes", func() bool { return r.used(r.uuid) == 0 })
 	r.gets("llama-tp1r0").end()
@@ -261,8 +260,8 @@ func testKeeperRestart(t *testing.T, dir string) {
 	}
 }
 
-// What systemd does: all that is left of the service is killed before the next
-// daemon starts, which then says why the entry is dropped.
+// systemd kills the rest of the service before the next daemon starts, which then says why
+// it drops the entry.
 func testKeeperRestartKilled(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.managed(100)
@@ -280,7 +279,7 @@ func testKeeperRestartKilled(t *testing.T, dir string) {
 	r.gets("llama-tp1r0").end()
 }
 
-// Memory of the kind that the configuration doesn't ask for any more is not served.
+// Memory in a form that the configuration doesn't ask for any more is not served.
 func testKeeperReload(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.serve("0")
@@ -299,7 +298,7 @@ func testKeeperReload(t *testing.T, dir string) {
 	}
 }
 
-// A load that fails at a call of its own leaves nothing.
+// A load that fails at one of its own calls leaves nothing.
 func testKeeperFaults(t *testing.T, dir string) {
 	r := legacyRig(t, dir)
 	r.serve("0")

@@ -17,8 +17,7 @@ import (
 	"github.com/wcache/wcache/loader"
 )
 
-// load is the loader child that serve starts, one for a job. People have no use
-// for it.
+// load is the loader child that serve starts, one per job. It is not for direct use.
 func (a *app) load() *cobra.Command {
 	return &cobra.Command{
 		Use:    "load",
@@ -37,7 +36,7 @@ func (a *app) load() *cobra.Command {
 				return &hinted{err: fmt.Errorf("load: no job on descriptor %d", loader.ChildFD), hint: "wcache serve starts it; use wcache warm", exit: exitUsage}
 			}
 			err := loader.Child(cmd.Context(), conn, place.Open, memoryUsers)
-			if errors.As(err, new(*loader.Error)) { // the daemon says it, where the request ends
+			if errors.As(err, new(*loader.Error)) { // the daemon logs it, where the request ends
 				return &silent{exitFailed}
 			}
 			return err
@@ -45,7 +44,7 @@ func (a *app) load() *cobra.Command {
 	}
 }
 
-// memoryUsers says who holds the memory of a job's device, "" where nobody can tell.
+// memoryUsers says which processes hold the memory of a job's device, "" if that isn't known.
 func memoryUsers(ctx context.Context, name string) string {
 	if g := place.Users(ctx, name); g != nil {
 		return holders(*g)

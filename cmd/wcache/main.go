@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MIT
 
 // Command wcache keeps a model's weights in memory between runs of an inference
-// engine. This package is wiring and screens: a file per subcommand, flags, exit status,
-// words. Calls go one way: main, root, a command, what commands share.
+// engine. This package is wiring and output: one file per subcommand, flags, exit status,
+// wording. Calls go one way: main, root, a command, shared helpers.
 //
-// How it speaks: data on standard output, everything else on standard error; an
-// error as "wcache: error: …", then what to do as "wcache: hint: …".
+// Output: data goes to standard output, everything else to standard error; an error is
+// "wcache: error: …", followed by advice as "wcache: hint: …".
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() { os.Exit(run()) }
 // run is main with an exit status, for the tests.
 func run() int { return runOn(&app{sysroot: "/", isRoot: os.Getuid() == 0}) }
 
-// runOn is run on the machine that a says.
+// runOn is run on the machine described by a.
 func runOn(a *app) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()

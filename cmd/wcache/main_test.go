@@ -24,8 +24,8 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// The test binary is also the command, under the names below, and the loader that
-// the command starts by /proc/self/exe.
+// The test binary is also the command, under the names below, and the loader that the
+// command starts through /proc/self/exe.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
 	case name == "wcache", len(os.Args) > 1 && slices.Contains([]string{"load", "probe"}, os.Args[1]):
@@ -53,8 +53,8 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// engine sends recorded requests on a socket and prints the replies' status. A
-// last argument "stay:FILE" has it make that file and go on until it is killed.
+// engine sends recorded requests on a socket and prints the replies' status. With the last
+// argument "stay:FILE" it makes that file and runs until it is killed.
 func engine(socket string, files []string) error {
 	for _, f := range files {
 		if path, ok := strings.CutPrefix(f, "stay:"); ok {
@@ -89,7 +89,7 @@ func engine(socket string, files []string) error {
 	return nil
 }
 
-// activate listens and becomes the command when somebody connects, as
+// activate listens and becomes the command when a client connects, as
 // systemd-socket-activate does.
 func activate(socket string, command []string) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
@@ -134,8 +134,8 @@ func serveOne(t *testing.T, lines ...string) (socket string) {
 	return socket
 }
 
-// listenControl listens on the control socket of an engine's socket, of which only
-// the name is there.
+// listenControl listens on the control socket of an engine's socket; the engine's socket
+// itself doesn't exist.
 func listenControl(t *testing.T) (l net.Listener, socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wcache")

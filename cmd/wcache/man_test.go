@@ -23,8 +23,8 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// TestManual looks for each command and each option in wcache(1), and for each
-// item of the page's COMMANDS in the program.
+// TestManual checks that wcache(1) has each command and each option, and that each item of
+// the page's COMMANDS exists in the program.
 func TestManual(t *testing.T) {
 	b, err := os.ReadFile("../../man/wcache.1")
 	if err != nil {
@@ -120,7 +120,7 @@ func TestManualMetrics(t *testing.T) {
 	}
 }
 
-// TestManualLog has a daemon say what wcache@.service(8) lists.
+// TestManualLog makes a daemon log the messages that wcache@.service(8) lists.
 func TestManualLog(t *testing.T) {
 	dir := manualDir(t)
 	socket, draft, model := filepath.Join(dir, "s.sock"), filepath.Join(dir, "d.sock"), filepath.Join(dir, "models", "llama")
@@ -179,7 +179,7 @@ func TestManualLog(t *testing.T) {
 		{encoded(t, protocol.GetMemory), `msg="reply not written"`},
 		{encoded(t, protocol.Watch), `msg="watch not answered"`},
 	} {
-		// Whoever asks has gone before the daemon goes on.
+		// The client has gone before the daemon goes on.
 		m.stop(t)
 		if err := dialled(t, socket, tt.payload).Close(); err != nil {
 			t.Fatal(err)
@@ -200,8 +200,8 @@ func TestManualLog(t *testing.T) {
 	m.says(t, `msg="cannot accept"`)
 }
 
-// TestManualStore is the same for what is said with the service manager, which
-// here stops listening.
+// TestManualStore is the same for messages that need the service manager, which stops
+// listening here.
 func TestManualStore(t *testing.T) {
 	dir := manualDir(t)
 	socket, notify := filepath.Join(dir, "s.sock"), filepath.Join(dir, "notify")
@@ -372,7 +372,7 @@ func TestManualDoctor(t *testing.T) {
 	}
 }
 
-// TestManualWords is for what is said in a moment that no test can hold.
+// TestManualWords is for messages of moments that a test can't produce.
 func TestManualWords(t *testing.T) {
 	if got, want := (&cache.InUse{ID: "28dd04106153"}).Error(), "evict entry 28dd04106153: it is being handed out or verified"; got != want {
 		t.Errorf("got %s, want %s", got, want)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manager is what the tests need of a service manager: it keeps descriptors.
+// manager is the part of a service manager that the tests need: it keeps descriptors.
 type manager struct {
 	conn  *os.File
 	raw   syscall.RawConn
@@ -43,7 +43,7 @@ func newManager(path string) (*manager, error) {
 	if m.raw, err = m.conn.SyscallConn(); err != nil {
 		return nil, errors.Join(err, m.conn.Close())
 	}
-	go func() { // what waits is read at once: few datagrams may, and they hold descriptors
+	go func() { // datagrams are read at once: only few may wait, and they hold descriptors
 		defer close(m.ended)
 		_ = m.raw.Read(func(n uintptr) bool {
 			m.receive(int(n))
@@ -98,7 +98,7 @@ func (m *manager) receive(socket int) {
 	}
 }
 
-// pass has a command be started with a socket and with what is held.
+// pass starts a command with a socket and the stored descriptors.
 func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
 	if err := m.raw.Control(func(n uintptr) { m.receive(int(n)) }); err != nil { // what the last process sent
 		return err
@@ -120,7 +120,7 @@ func (m *manager) pass(cmd *exec.Cmd, socket *os.File) error {
 	return nil
 }
 
-// names are those of what is held, without what is of no interest in them.
+// names are the names of the stored descriptors, without their variable parts.
 func (m *manager) names() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +134,7 @@ func (m *manager) names() string {
 	return strings.Join(list, " ")
 }
 
-// swap has the first two of a kind change their names.
+// swap exchanges the names of the first two descriptors of a kind.
 func (m *manager) swap(prefix string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

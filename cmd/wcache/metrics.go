@@ -18,7 +18,7 @@ import (
 	"github.com/wcache/wcache/internal/visible"
 )
 
-// metric is a name of the text format of Prometheus, with what it means.
+// metric is a metric in the text format of Prometheus, with its help.
 // https://prometheus.io/docs/instrumenting/exposition_formats/
 type metric struct {
 	name, kind, help string
@@ -26,12 +26,12 @@ type metric struct {
 }
 
 type sample struct {
-	labels []string // names and values by turns, beside the instance and the user
+	labels []string // alternating names and values, besides the instance and the user
 	value  float64
 }
 
-// metrics writes the status for node_exporter's textfile collector. An instance
-// that doesn't run is a fact like others and no error.
+// metrics writes the status for node_exporter's textfile collector. It is not an error if
+// the instance doesn't run.
 func (a *app) metrics(ctx context.Context) error {
 	s, err := a.ownStatus(ctx)
 	var no *control.Error
@@ -41,7 +41,7 @@ func (a *app) metrics(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return err
 	case !errors.As(err, &no) || no.Code != control.CodeNotRunning:
-		say(a.err, "wcache: %s\n", a.describe(err).Message) // it is there, and yet not up
+		say(a.err, "wcache: %s\n", a.describe(err).Message) // the daemon exists, but isn't up
 	}
 	return a.writeMetrics([]metric{up(0)})
 }
@@ -50,7 +50,7 @@ func up(value float64) metric {
 	return metric{"wcache_up", "gauge", "1 if the daemon answers, 0 if it doesn't run or is stuck.", []sample{{nil, value}}}
 }
 
-// one is a metric of one sample.
+// one is a metric with one sample.
 func one(name, kind, help string, value float64) metric {
 	return metric{name, kind, help, []sample{{nil, value}}}
 }
@@ -143,9 +143,9 @@ func gpuMetrics(g device.GPU) []metric {
 	return list
 }
 
-// writeMetrics writes metrics of the instance, in one piece: whoever reads a file of half
-// of them would see counters go. A series is the same whether the daemon runs or not, so
-// it is named by what was asked for, and apart from that of another user.
+// writeMetrics writes the instance's metrics with one write: a reader of half a file would
+// see counters disappear. The labels of a series are the same whether the daemon runs or
+// not, so they come from the options; another user's series has other labels.
 func (a *app) writeMetrics(list []metric) error {
 	var b strings.Builder
 	for _, m := range list {
@@ -165,5 +165,5 @@ func (a *app) writeMetrics(list []metric) error {
 	return nil
 }
 
-// escape is for the values of labels, which have no line breaks any more.
+// escape is for the values of labels, whose line breaks are already replaced.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

@@ -15,13 +15,13 @@ import (
 	"github.com/wcache/wcache/resolve"
 )
 
-// explainLast tells why the last requests were not answered from memory.
+// explainLast says why the last requests were not answered from memory.
 func (a *app) explainLast(ctx context.Context) error {
 	reply, err := a.ask(ctx, control.Request{Method: control.MethodMisses}, nil)
 	var no *control.Error
 	switch {
 	case errors.As(err, &no) && no.Code == control.CodeNotRunning && a.json && a.waits():
-		// Idle, and so without a record, which is in the form of one.
+		// The instance is idle and has no record; the output has the same form.
 		return errors.Join(a.printJSON(map[string]any{"schema": outputSchema, "misses": []string{}}), &silent{exitNotRunning})
 	case err != nil:
 		return a.notServing(err)
@@ -83,7 +83,7 @@ func (a *app) printMiss(m explain.Miss, now time.Time) {
 	t.write(a.out, p)
 }
 
-// printEarlier lists requests before the last.
+// printEarlier lists the requests before the last.
 func (a *app) printEarlier(list []explain.Miss, now time.Time) {
 	var t table
 	t.texts(faint, "BEFORE", "ENGINE", "KEY", "WHAT", "FIELDS")

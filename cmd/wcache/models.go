@@ -14,7 +14,7 @@ import (
 	"github.com/wcache/wcache/weights/index"
 )
 
-// configuration reads the file that is given, else those of the system and the user.
+// configuration reads the given file, else those of the system and the user.
 func configuration(env func(string) string, file, instance string) (config.Config, error) {
 	paths := config.Paths(env)
 	if file != "" {
@@ -26,7 +26,7 @@ func configuration(env func(string) string, file, instance string) (config.Confi
 	return config.Load(paths, instance, env)
 }
 
-// absolute are paths that hold wherever one is.
+// absolute makes paths independent of the working directory.
 func absolute(paths []string) []string {
 	var list []string
 	for _, p := range paths {
@@ -38,8 +38,8 @@ func absolute(paths []string) []string {
 	return list
 }
 
-// modelArgument makes a directory absolute, since the daemon has another working
-// directory, and leaves a model id alone.
+// modelArgument makes a directory absolute, because the daemon has another working
+// directory. It leaves a model id unchanged.
 func modelArgument(model string) string {
 	if st, err := os.Stat(model); err == nil && st.IsDir() {
 		if abs, err := filepath.Abs(model); err == nil {
@@ -49,8 +49,8 @@ func modelArgument(model string) string {
 	return model
 }
 
-// modelFolders are those in which the daemon looks for models. A configuration that
-// is broken, which is told elsewhere, names none.
+// modelFolders are the folders in which the daemon looks for models. A broken
+// configuration, which is reported elsewhere, names none.
 func (a *app) modelFolders() []string {
 	hubs := weights.HubCaches(a.env)
 	c, err := configuration(a.env, "", a.gpu)
@@ -60,8 +60,7 @@ func (a *app) modelFolders() []string {
 	return append(append(c.Roots, c.Pins...), hubs...)
 }
 
-// models lists the models in the folders in which the daemon looks: those that are found
-// until ctx is done.
+// models lists the models that are found in the daemon's folders until ctx is done.
 func (a *app) models(ctx context.Context) []index.Model {
 	x := index.New(index.Options{Once: true})
 	defer x.Close()
@@ -69,8 +68,8 @@ func (a *app) models(ctx context.Context) []index.Model {
 	return x.Models(ctx)
 }
 
-// openModel opens a directory, or that of a model id. A configuration that is broken,
-// which is told elsewhere, names no roots, unless it was asked for.
+// openModel opens a directory, or the directory of a model id. A broken configuration
+// names no roots; it is reported elsewhere, unless the user named the file.
 func (a *app) openModel(name, file string, roots []string) (*weights.Dir, error) {
 	c, err := configuration(a.env, file, a.gpu)
 	if err != nil && file != "" {

@@ -22,8 +22,8 @@ import (
 	"github.com/wcache/wcache/control/schematest"
 )
 
-// untouched SOCKET COMMAND... runs a command while a socket is listened on where
-// nobody accepts, and fails if somebody connects to it.
+// untouched SOCKET COMMAND... runs a command while a socket is open on which no process
+// accepts, and fails if a client connects to it.
 func untouched(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: untouched SOCKET COMMAND...")
@@ -46,7 +46,7 @@ func untouched(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// valid FILE holds a status in JSON against its schema.
+// valid FILE checks a status in JSON against its schema.
 func valid(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: valid FILE")
@@ -56,7 +56,7 @@ func valid(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(schematest.Validate(schema, []byte(ts.ReadFile(args[0]))))
 }
 
-// metricsCommand FILE holds metrics against their format.
+// metricsCommand FILE checks metrics against their format.
 func metricsCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: metrics FILE")
@@ -64,7 +64,7 @@ func metricsCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(checkMetrics(ts.ReadFile(args[0])))
 }
 
-// screenCommand NAME COMMAND compares what was printed last with a screen.
+// screenCommand NAME COMMAND compares the last output with a screen.
 func screenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: screen NAME COMMAND")
@@ -75,8 +75,8 @@ func screenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	})))
 }
 
-// compareScreen holds a screen, which begins with the command as it is typed,
-// against that of docs/screens; -update makes that anew.
+// compareScreen compares a screen, which begins with the typed command, with the file in
+// docs/screens; -update writes that file.
 func compareScreen(folder, name, got string) error {
 	path := filepath.Join(folder, name+".txt")
 	if *update {
@@ -94,8 +94,7 @@ func compareScreen(folder, name, got string) error {
 	return nil
 }
 
-// sameEachDay makes of paths, processes, times and rates what they were on the day
-// of the screens.
+// sameEachDay replaces paths, processes, times and rates by those of the stored screens.
 func sameEachDay(text string, replace map[string]string) string {
 	// The longest first: one path may lie in another.
 	for _, old := range slices.SortedFunc(maps.Keys(replace), func(a, b string) int { return len(b) - len(a) }) {

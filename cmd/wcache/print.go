@@ -11,13 +11,13 @@ import (
 	"github.com/wcache/wcache/internal/visible"
 )
 
-// styled is text that may be written as it is: what is not this program's own is
-// escaped in it. All other text that is printed is escaped by say.
+// styled is text that is safe to print as it is: foreign text in it is already escaped.
+// say escapes all other text.
 type styled string
 
-// say writes a line or more for people. Names of files, processes and keys are
-// anybody's, so strings and errors among args are shown with their control characters
-// escaped; those of the format count.
+// say writes one line or more for people. Other users can choose names of files, processes
+// and keys, so say escapes the control characters of strings and errors among args, but not
+// those of the format.
 func say(w io.Writer, format string, args ...any) {
 	safe := make([]any, len(args))
 	for i, arg := range args {
@@ -49,10 +49,10 @@ func (a *app) printJSON(v any) error {
 
 // jsonLine is a value as one line of JSON.
 func jsonLine(v any) string {
-	b, _ := json.Marshal(v) // of what encodes
+	b, _ := json.Marshal(v) // only for values that encode
 	return string(visible.JSON(b)) + "\n"
 }
 
-// outputSchema is the number of what commands print in JSON, other than status,
-// which has one of its own: fields are only added.
+// outputSchema is the schema number of the commands' JSON output, except for status, which
+// has its own: fields are only added.
 const outputSchema = 1

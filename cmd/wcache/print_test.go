@@ -78,7 +78,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// What becomes of what is held is said with each advice to restart a daemon.
+// Each advice to restart a daemon says what happens to the held weights.
 func TestRenewal(t *testing.T) {
 	const restart = "systemctl --user restart wcache@0.service runs the version that is installed"
 	for how, want := range map[string]string{
@@ -93,8 +93,8 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// Progress is drawn on a terminal and nowhere else; what was asked for goes to
-// standard output in any case.
+// Progress is drawn only on a terminal; the requested data goes to standard output in any
+// case.
 func TestWarmProgress(t *testing.T) {
 	const progress = `{"progress":{"done":%d,"total":2147483648,"seconds":2}}`
 	lines := []string{

@@ -9,13 +9,13 @@ import (
 	"github.com/wcache/wcache/device/place"
 )
 
-// probe is the child in which serve and doctor ask a GPU's driver, which may keep or end
-// the process that asks: the daemon has no driver open.
+// probe is the child in which serve and doctor ask a GPU's driver. A driver may hang or end
+// the process that calls it, so the daemon doesn't open one.
 func (a *app) probe() *cobra.Command {
 	var brief bool
 	c := &cobra.Command{
 		Use:    "probe UUID",
-		Short:  "say in JSON what a GPU's driver says, for the daemon and wcache doctor",
+		Short:  "report in JSON what a GPU's driver says, for the daemon and wcache doctor",
 		Hidden: true,
 		Args:   arguments(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -29,6 +29,6 @@ func (a *app) probe() *cobra.Command {
 			return a.printJSON(r)
 		},
 	}
-	c.Flags().BoolVar(&brief, "brief", false, "ask NVML alone: how the GPU is and who uses it")
+	c.Flags().BoolVar(&brief, "brief", false, "ask only NVML: the GPU's health and which processes use it")
 	return c
 }

@@ -10,12 +10,11 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// lineEvery is how often a load says how far it is where nothing can be drawn, in
-// seconds.
+// lineEvery is how often a load reports its progress if nothing can be drawn, in seconds.
 const lineEvery = 10
 
-// progress tells how far a load is: on a terminal by a bar, elsewhere by a line now
-// and then. end takes the bar away.
+// progress shows how far a load is: on a terminal as a bar, elsewhere as a line every few
+// seconds. end removes the bar.
 func (a *app) progress(name string) (show func(control.Reply), end func()) {
 	drawn, told := false, 0
 	draws := terminal(a.err) && a.env("TERM") != "dumb"
@@ -46,7 +45,7 @@ func bar(p control.Progress, name string) string {
 	return fmt.Sprintf("%s [%s%s] %s", name, strings.Repeat("#", done), strings.Repeat(".", width-done), far(p))
 }
 
-// far words a load's progress.
+// far describes a load's progress.
 func far(p control.Progress) string {
 	if p.Waiting != "" {
 		return "waits for " + p.Waiting

@@ -15,7 +15,7 @@ import (
 	"github.com/wcache/wcache/internal/visible"
 )
 
-// exitOf tells an error, if there is one to tell, and gives the exit status.
+// exitOf reports an error, if there is one, and gives the exit status.
 func (a *app) exitOf(err error) int {
 	var told *silent
 	switch {
@@ -34,14 +34,14 @@ func (a *app) exitOf(err error) int {
 	return exitStatus(err, report.Code)
 }
 
-// hint says what to do, to those who want to hear it.
+// hint prints advice, unless --quiet was given.
 func (a *app) hint(text string) {
 	if text != "" && !a.quiet {
 		say(a.err, "wcache: %s %s\n", a.palette(a.err).paint(strong, "hint:"), visible.Line(text))
 	}
 }
 
-// describe words an error for people and programs.
+// describe turns an error into a message, advice and code, for people and programs.
 func (a *app) describe(err error) control.Error {
 	out := control.Error{Code: control.CodeFailed, Message: err.Error()}
 	var no *control.Error
@@ -71,7 +71,7 @@ func (a *app) describe(err error) control.Error {
 	return out
 }
 
-// silence words that an instance is there and says nothing.
+// silence makes the message for a daemon that runs and doesn't answer.
 func (a *app) silence(err *client.Silent) (message, hint string) {
 	cause := doctor.Stuck(a.sysroot, err.PID)
 	if cause.Why == "" {
@@ -85,13 +85,13 @@ func (a *app) silence(err *client.Silent) (message, hint string) {
 	return fmt.Sprintf("%s does not answer: %s", a.name(), cause.Why), cause.Mend
 }
 
-// notRunning words that nobody answers, and what would change that.
+// notRunning makes the message for an instance without a daemon, and the advice.
 func (a *app) notRunning() (message, hint string) {
 	socket := a.engineSocket()
 	//diag reaching NAME SOCKET
 	// Neither a daemon nor the service manager listens on that socket. Enable the instance's socket
 	// unit, or start a daemon with `--listen` on the socket.
-	message = fmt.Sprintf("cannot reach %s: nobody listens on %s", a.name(), socket)
+	message = fmt.Sprintf("cannot reach %s: no process listens on %s", a.name(), socket)
 	switch {
 	case a.waits():
 		//diag reaching NAME
@@ -103,7 +103,7 @@ func (a *app) notRunning() (message, hint string) {
 		// The socket's file or its folder is gone, so that no program can connect. A daemon that
 		// was started with `--listen` makes the file again within seconds; for the service manager
 		// restart the socket unit.
-		message = fmt.Sprintf("cannot reach %s: %s was removed, and somebody listens on it", a.name(), socket)
+		message = fmt.Sprintf("cannot reach %s: %s was removed, and a process still listens on it", a.name(), socket)
 		hint = "a daemon that made it by itself makes it again within seconds"
 		if a.socket == "" {
 			hint += fmt.Sprintf("; else: systemctl --user restart wcache@%s.socket, which keeps what a daemon holds by descriptors", a.gpu)
@@ -116,7 +116,7 @@ func (a *app) notRunning() (message, hint string) {
 		return fmt.Sprintf("cannot reach %s: %s is another user's", a.name(), socket), "an instance answers its own user: run this as that one, or name a socket of your own"
 	case a.socket != "":
 		return message, fmt.Sprintf("wcache serve --listen %s", socket)
-	case a.isRoot: // for whom systemctl would do nothing and say nothing
+	case a.isRoot: // for root systemctl would do nothing and print nothing
 		return message, fmt.Sprintf("root has no service: run this as the user who runs engines, or start a daemon by hand: wcache serve --instance %s --listen %s", a.gpu, socket)
 	}
 	return message, fmt.Sprintf("systemctl --user enable --now wcache@%s.socket", a.gpu)

@@ -39,9 +39,9 @@ const (
 	envPatience = "TEST_PATIENCE" // how long an instance may be silent
 )
 
-// machine is what the command finds out of a test's process, of which the user is
-// none that is told to be root, as who runs the tests is one or not. A child that is to
-// open a driver gets, beside that, what a test wants to go wrong by now.
+// machine is the machine that the command sees in a test's process. The user counts as not
+// root, whoever runs the tests. A child that opens a driver also gets the faults that a test
+// has set.
 func machine() *app {
 	a := &app{sysroot: "/", isRoot: os.Getenv(envAsRoot) != ""}
 	a.patience, _ = time.ParseDuration(os.Getenv(envPatience)) // 0: the default
@@ -93,7 +93,7 @@ type rig struct {
 	user     uint32   // whose processes all are; 0: the test's own
 }
 
-// number is that of a GPU which no other test has, here or in another process.
+// number gives each test its own GPU number, also across processes.
 var number = struct {
 	sync.Mutex
 	n int
@@ -107,8 +107,8 @@ func newUUID(prefix string) string {
 	return fmt.Sprintf("%s-%08x-%04x-4000-8000-%012x", prefix, os.Getpid(), number.n, time.Now().UnixNano()&(1<<48-1))
 }
 
-// newRig makes a machine. In CUDA's order the GPUs are the other way round than on
-// the bus, as CUDA_DEVICE_ORDER's default can have it.
+// newRig makes a machine. CUDA's order of the GPUs is the reverse of the bus order, as the
+// default of CUDA_DEVICE_ORDER can have it.
 func newRig(t *testing.T, drivers string, gpus ...string) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wcache")
@@ -150,19 +150,19 @@ func must(t *testing.T, errs ...error) {
 
 func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
 
-// nvml says what the driver's library sees from now on.
+// nvml sets what the driver's library reports from now on.
 func (r *rig) nvml(machine string) {
 	r.Helper()
 	must(r.T, os.WriteFile(r.path("nvml.new"), []byte(machine), 0o600), os.Rename(r.path("nvml.new"), r.path("nvml")))
 }
 
-// faults has loads go wrong from now on: lines of NAME=value.
+// faults sets faults for later loads: lines of NAME=value.
 func (r *rig) faults(lines string) {
 	r.Helper()
 	must(r.T, os.WriteFile(r.path("faults"), []byte(lines), 0o600))
 }
 
-// set changes the environment of what is started from now on.
+// set changes the environment of processes that are started later.
 func (r *rig) set(name, value string) {
 	r.env = slices.DeleteFunc(r.env, func(v string) bool { return strings.HasPrefix(v, name+"=") })
 	r.env = append(r.env, name+"="+value)
@@ -203,8 +203,8 @@ func (r *rig) command(program string) *exec.Cmd {
 	return cmd
 }
 
-// managed gives the machine a service manager, with room for so many descriptors,
-// that keeps the socket and what is stored with it.
+// managed gives the machine a service manager that keeps the socket and up to room
+// descriptors.
 func (r *rig) managed(room int) {
 	r.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.socket, Net: "unix"})
@@ -247,23 +247,23 @@ func (r *rig) end() {
 	if r.Failed() {
 		r.Logf("log:\n%s", r.log.String())
 	}
-	// A loader that has done its job is not waited for.
+	// The loader may still be ending after its job.
 	r.eventually("nothing of the GPU is in use", func() bool { return r.used(r.uuid) == 0 })
 }
 
-// eventually waits for what happens in another process.
+// eventually waits for an event in another process.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.Helper()
 	testmain.Eventually(r.T, what, ok)
 }
 
-// says waits until the log has a text: it comes by a pipe, later than answers do.
+// says waits until the log has a text: the log comes through a pipe, later than answers.
 func (r *rig) says(text string) {
 	r.Helper()
 	r.eventually("the log says "+text, func() bool { return strings.Contains(r.log.String(), text) })
 }
 
-// configure writes the configuration for what is started from now on, or for a SIGHUP.
+// configure writes the configuration for later processes, or for a SIGHUP.
 func (r *rig) configure(text string) {
 	r.Helper()
 	must(r.T, os.WriteFile(r.path("wcache.toml"), []byte(text), 0o600))
@@ -277,7 +277,7 @@ func (r *rig) status() *control.Status {
 	return reply.Status
 }
 
-// used is what all processes hold of a GPU's memory, by descriptors or mapped.
+// used is the memory of a GPU that all processes hold, by descriptors or mapped.
 func (r *rig) used(uuid string) int64 {
 	var sum int64
 	seen := make(map[uint64]bool)
@@ -318,7 +318,7 @@ func (r *rig) like(got, want string) {
 	}
 }
 
-// gpuProcess is an engine in a process of its own.
+// gpuProcess is an engine in another process.
 type gpuProcess struct {
 	*exec.Cmd
 	in   io.WriteCloser
@@ -326,7 +326,7 @@ type gpuProcess struct {
 	sums []string // of what it has mapped
 }
 
-// asking is ask meanwhile, by an engine that ends with its answer.
+// asking is ask in the background, by an engine that ends with its answer.
 func (r *rig) asking(request string) <-chan string {
 	answered := make(chan string, 1)
 	go func() {
@@ -337,8 +337,8 @@ func (r *rig) asking(request string) <-chan string {
 	return answered
 }
 
-// ask has a new engine send a recorded request; it gives what it was answered. An
-// engine that was given weights has them mapped until it is ended.
+// ask starts an engine that sends a recorded request, and gives its answer. An engine that
+// got weights keeps them mapped until it is ended.
 func (r *rig) ask(request string) (*gpuProcess, string) {
 	r.Helper()
 	p := &gpuProcess{Cmd: r.command("/proc/self/exe")}
@@ -360,7 +360,7 @@ func (r *rig) ask(request string) (*gpuProcess, string) {
 	return p, answer
 }
 
-// read gives the checksums of all that the engine has mapped, by name.
+// read gives the checksums of everything that the engine has mapped, by name.
 func (p *gpuProcess) read(r *rig) []string {
 	r.Helper()
 	_, err := io.WriteString(p.in, "read\n")
@@ -376,7 +376,7 @@ func (p *gpuProcess) read(r *rig) []string {
 	}
 }
 
-// end ends an engine, which frees what it has mapped.
+// end ends an engine, which frees its mappings.
 func (p *gpuProcess) end() {
 	_ = p.in.Close()
 	_ = p.Wait()
@@ -384,8 +384,8 @@ func (p *gpuProcess) end() {
 
 const llama = "0.33.0-get_state-llama-tp1r0"
 
-// gets has an engine get a model and compares each tensor with vLLM's own. The
-// engine stays until it is ended.
+// gets lets an engine get a model and compares each tensor with vLLM's own. The engine stays
+// until it is ended.
 func (r *rig) gets(model string) *gpuProcess {
 	r.Helper()
 	p, answer := r.ask("0.33.0-get_state-" + model)
@@ -398,7 +398,7 @@ func (r *rig) gets(model string) *gpuProcess {
 	return p
 }
 
-// refused has an engine that is to be refused.
+// refused starts an engine and checks its refusal.
 func (r *rig) refused(want string) {
 	r.Helper()
 	r.refusedBy(llama, want)

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// root is the command line: the options that every command has, and the commands.
+// root is the command line: the commands, and the options that all of them have.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "wcache",
@@ -24,7 +24,7 @@ func (a *app) root() *cobra.Command {
 			return cmd.Help()
 		},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if a.socket != "" || cmd.Hidden || cmd.Name() == "serve" { // which ask no instance
+			if a.socket != "" || cmd.Hidden || cmd.Name() == "serve" { // these don't ask an instance
 				return nil
 			}
 			return checkInstance("--gpu", a.gpu)
@@ -36,7 +36,7 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("wcache {{.Version}}\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		text, _, _ := strings.Cut(err.Error(), ": strconv.") // what Go calls it helps nobody
+		text, _, _ := strings.Cut(err.Error(), ": strconv.") // the names of Go's functions don't help users
 		return usage("%s", text)
 	})
 	f := root.PersistentFlags()
@@ -44,9 +44,9 @@ func (a *app) root() *cobra.Command {
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, hints or advice")
 	f.StringVar(&a.gpu, "gpu", a.envOr("WCACHE_GPU", "0"), "the `INSTANCE`: nvidia-smi's number of a GPU, its uuid, or host ($WCACHE_GPU)")
 	f.StringVar(&a.socket, "socket", a.env("WCACHE_SOCKET"), "`PATH` of an engine's socket of the instance, instead of --gpu ($WCACHE_SOCKET)")
-	f.BoolP("help", "h", false, "show this") // or cobra makes one for each command
+	f.BoolP("help", "h", false, "show this") // else cobra makes one for each command
 	root.Flags().Bool("version", false, "show the version of this program")
-	// Only a flag of that name could not be found, and it is there.
+	// The only possible error is an unknown flag, and this flag exists.
 	_ = root.RegisterFlagCompletionFunc("gpu", a.completeInstances)
 	root.AddCommand(a.serve(), a.load(), a.probe(), a.status(), a.warm(), a.evict(), a.verify(), a.explain(), a.doctor(), a.versionCommand(), a.completion())
 	root.InitDefaultHelpCmd()
@@ -58,8 +58,8 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// describeFlags takes the quotes away by which usages name a value: completions
-// show them as they are.
+// describeFlags removes the quotes around the names of values in usages, because
+// completions would show them.
 func describeFlags(c *cobra.Command) {
 	flags := c.LocalFlags()
 	for _, m := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(flags.FlagUsages(), -1) {
@@ -72,7 +72,7 @@ func describeFlags(c *cobra.Command) {
 	}
 }
 
-// noCommand refuses a word that is no command.
+// noCommand refuses a word that isn't a command.
 func (a *app) noCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/wcache/wcache/device/place"
 )
 
-// screen is where people read a status.
+// screen writes a status for people.
 type screen struct {
 	out io.Writer
 	palette
@@ -22,7 +22,7 @@ type screen struct {
 	notes []string
 }
 
-// mostProcesses of a GPU are named, the largest ones first.
+// mostProcesses is how many processes of a GPU are named, the largest first.
 const mostProcesses = 4
 
 func (x screen) status(s control.Status) {
@@ -68,15 +68,15 @@ func (x screen) entries(list []control.Entry) {
 	t.write(x.out, x.palette)
 }
 
-// sureBy is by what it was certain that the entry's directory is meant.
+// sureBy says why it was certain which directory the entry is for.
 func sureBy(e control.Entry) string {
 	if e.Sure == "" {
-		return "-" // of a version before
+		return "-" // an older version doesn't say
 	}
 	return e.Sure
 }
 
-// gpu words what the driver says of a GPU.
+// gpu describes a GPU's state.
 func (x screen) gpu(g device.GPU) cell {
 	var parts []string
 	if g.Index >= 0 {
@@ -97,7 +97,7 @@ func (x screen) gpu(g device.GPU) cell {
 	return append(plain.cell(text+gap), bad.cell(g.State)...) // a problem below says why
 }
 
-// memory words how much is held, and of a GPU how full it is.
+// memory describes how much is held and, for a GPU, how full it is.
 func memory(s control.Status) string {
 	switch g := s.GPU; {
 	case s.Device.Kind == place.Host:
@@ -109,7 +109,7 @@ func memory(s control.Status) string {
 	}
 }
 
-// processes words who else is on a GPU.
+// processes describes which other processes use a GPU.
 func processes(list []device.GPUProcess) string {
 	var parts []string
 	for _, p := range list[:min(len(list), mostProcesses)] {
@@ -128,7 +128,7 @@ func processes(list []device.GPUProcess) string {
 	return strings.Join(parts, ", ")
 }
 
-// requests words the counts.
+// requests describes the counts.
 func requests(c control.Counts) string {
 	return fmt.Sprintf("%d from memory, %d loaded, %d failed, %d refused", c.Hits, c.Loads, c.Failed, c.Refused)
 }

@@ -94,8 +94,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// like FILE WANT compares whole texts, in which "…" stands for anything within a line,
-// a line "⋮" for any lines, and variables are replaced.
+// like FILE WANT compares whole texts, in which "…" stands for anything within a line, a
+// line "⋮" for any lines, and variables are replaced.
 func like(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: like FILE WANT")
@@ -108,7 +108,7 @@ func like(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// listens SOCKET waits until somebody does.
+// listens SOCKET waits until a process listens.
 func listens(ts *testscript.TestScript, _ bool, args []string) {
 	until(ts, args[0]+" is listened on", func() bool { return client.Listening(args[0]) })
 }
@@ -137,17 +137,17 @@ func shows(ts *testscript.TestScript, _ bool, args []string) {
 // until is testmain.Eventually in a script.
 func until(ts *testscript.TestScript, what string, ok func() bool) {
 	if !testmain.Within(ok) {
-		ts.Fatalf("it never came that %s", what)
+		ts.Fatalf("timed out waiting until %s", what)
 	}
 }
 
-// signal SIGNAL SOCKET sends a signal to who listens on a socket.
+// signal SIGNAL SOCKET sends a signal to the process that listens on a socket.
 func signalCommand(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(sendSignal(args[0], args[1]))
 }
 
-// sendSignal finds the process by the credentials of its socket, which are those
-// of who called listen.
+// sendSignal finds the process by the credentials of its socket, which are those of the
+// process that called listen.
 func sendSignal(name, socket string) error {
 	c, err := net.Dial("unix", socket)
 	if err != nil {

@@ -34,15 +34,15 @@ import (
 
 const serveHelp = `Answer engines: run by systemd, which passes the sockets, or with --listen.
 
-It stays up and answers with the reason where it can't do something. SIGHUP reads
-the configuration again, SIGTERM ends it and frees what it holds.`
+If it can't do something, it keeps running and answers with the reason. SIGHUP reads
+the configuration again, SIGTERM ends it and frees the weights.`
 
-// flushTime is how long the daemon's end waits for a log that isn't read.
+// flushTime is how long the ending daemon waits for a log that isn't read.
 const flushTime = 2 * time.Second
 
-// memoryLimit is how much memory, in bytes, the daemon takes before Go collects all it
-// can: what it reads of model directories has 1 GiB, replies have 64 MiB, and the rest
-// is small.
+// memoryLimit is the memory, in bytes, above which Go collects all garbage it can: headers
+// and configurations of model directories have 1 GiB, replies have 64 MiB, and the rest is
+// small.
 const memoryLimit = 5 << 28
 
 // serveOptions are the flags of serve.
@@ -66,9 +66,9 @@ func (a *app) serve() *cobra.Command {
 			for _, other := range []string{"gpu", "socket"} {
 				if cmd.Flags().Changed(other) {
 					//diag usage OPTION
-					// The options that choose an instance to ask are not for the daemon. Start it
+					// These options choose an instance for commands that ask one. The daemon does not take them. Start it
 					// with `--instance` and `--listen`.
-					return usage("serve: --%s is for those who ask; give --instance and --listen", other)
+					return usage("serve: --%s is for commands that ask an instance; give --instance and --listen", other)
 				}
 			}
 			if err := checkInstance("--instance", o.instance); err != nil {
@@ -104,18 +104,18 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	if err := fd.Lend(); err != nil {
 		return err
 	}
-	// Go ends a program that can't write its log, and systemd takes that for an end by
-	// its own will: it would neither start it again nor keep what it held.
+	// Go ends a program that can't write its log. systemd takes that for a normal end: it
+	// would not start the daemon again, nor keep its descriptors.
 	signal.Ignore(unix.SIGPIPE)
 	if a.env("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 	if o.config != "" {
-		o.config = absolute([]string{o.config})[0] // as messages name it
+		o.config = absolute([]string{o.config})[0] // messages show this path
 	}
 	level := new(slog.LevelVar)
 	queue := logqueue.New(a.err, logqueue.Loss(a.env))
-	a.err, a.flush = queue, func() { _ = queue.Close(flushTime) } // who doesn't read it is told nothing
+	a.err, a.flush = queue, func() { _ = queue.Close(flushTime) } // a reader that doesn't read gets nothing
 	log := slog.New(logqueue.Handler(queue, a.env, level))
 	notifier, err := activation.NewNotifier()
 	if err != nil {
@@ -168,7 +168,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	defer signal.Stop(hangup)
 	go reload(ctx, hangup, s, notifier, log)
 	s.Recover(in.Kept)
-	// Not before the weights are back: engines wait at the sockets meanwhile.
+	// Not before the weights are restored: engines wait at the sockets meanwhile.
 	if err := notifier.Ready(); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (a *app) runServe(ctx context.Context, o serveOptions) (err error) {
 	return errors.Join(err, notifier.Stopping())
 }
 
-// fdStore is the fd store with what is in it, nil without a service manager.
+// fdStore is the fd store with its descriptors, nil without a service manager.
 func fdStore(n *activation.Notifier, kept []daemon.Kept) cache.Store {
 	if n == nil {
 		return nil
@@ -214,7 +214,7 @@ func reload(ctx context.Context, hangup <-chan os.Signal, s *daemon.Server, n *a
 	}
 }
 
-// stateDir is where what outlives a daemon is kept.
+// stateDir is the folder for files that outlive a daemon.
 func (a *app) stateDir(o serveOptions) (string, error) {
 	if o.state != "" {
 		return absolute([]string{o.state})[0], nil

@@ -19,9 +19,8 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// A daemon whose log isn't read, as that of a journal that was stopped, serves as
-// always: it says so in its status, and in the log itself once that goes on, and ends
-// when it is told to.
+// A daemon whose log isn't read, because journald is stopped, serves as usual: it says so in
+// its status and, once the log is read again, in the log. It ends when told to.
 func TestLogUnread(t *testing.T) {
 	dir := manualDir(t)
 	r, w, err := os.Pipe()
@@ -81,8 +80,8 @@ func TestLogUnread(t *testing.T) {
 	}
 }
 
-// A daemon whose log nobody reads any more keeps what it holds: a pipe that has ended,
-// or a journal that was started again, is no reason to end.
+// A daemon keeps its weights when its log's reader ends: a closed pipe or a restarted
+// journal must not end it.
 func TestLogEnds(t *testing.T) {
 	dir, err := os.MkdirTemp("", "wcache") // with a short name
 	must(t, err)

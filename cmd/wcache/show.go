@@ -23,7 +23,7 @@ func (a *app) show(s control.Status) error {
 	return nil
 }
 
-// notes are what is worth saying below a status, from an error to advice.
+// notes are the remarks below a status, from errors to advice.
 func (a *app) notes(s control.Status) []string {
 	notes := append([]string(nil), s.Problems...)
 	if a.quiet {
@@ -38,10 +38,10 @@ func (a *app) notes(s control.Status) []string {
 	return notes
 }
 
-// goesAtLogout reports whether an instance is one of the user's manager, which
-// ends with the last session unless it lingers.
+// goesAtLogout reports whether the user's manager runs the instance; that manager ends with
+// the last session unless the user lingers.
 func (a *app) goesAtLogout(socket string) bool {
-	folder, err := filepath.EvalSymlinks(filepath.Dir(socket)) // which may be spelled as below /var/run
+	folder, err := filepath.EvalSymlinks(filepath.Dir(socket)) // the path may be spelled with /var/run
 	if err != nil || !strings.HasPrefix(folder+"/", fmt.Sprintf("/run/user/%d/", os.Getuid())) {
 		return false
 	}
@@ -49,7 +49,7 @@ func (a *app) goesAtLogout(socket string) bool {
 	return err != nil
 }
 
-// drawInto writes a status as show does, in JSON as one line.
+// drawInto writes a status as show does, but JSON as one line.
 func (a *app) drawInto(b *bytes.Buffer, s control.Status) {
 	if a.json {
 		b.WriteString(jsonLine(s))

@@ -13,7 +13,7 @@ import (
 	"github.com/wcache/wcache/internal/visible"
 )
 
-// style is how a word looks on a terminal, as the parameters of ECMA-48's SGR.
+// style is how a text looks on a terminal, as the parameters of ECMA-48's SGR.
 type style string
 
 const (
@@ -25,7 +25,7 @@ const (
 	uneasy style = "33"
 )
 
-// palette is whether styles are shown.
+// palette says whether styles are shown.
 type palette bool
 
 // paint shows text in a style.
@@ -37,24 +37,24 @@ func (p palette) paint(s style, text string) styled {
 	return styled(text)
 }
 
-// palette of what is written to a stream: styles are for terminals, and only for
-// those who want them (no-color.org) and can see them.
+// palette gives the palette for a stream: styles are for terminals that can show them, unless
+// the user doesn't want them (no-color.org).
 func (a *app) palette(out io.Writer) palette {
 	return palette(a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && terminal(out))
 }
 
-// span is a text of one style.
+// span is a text in one style.
 type span struct {
 	text  string
 	style style
 }
 
-// cell is what stands in one column of a table.
+// cell is the content of one column of a table.
 type cell []span
 
 func (s style) cell(text string) cell { return cell{{text, s}} }
 
-// width is how many columns of a terminal a cell takes, where each character takes one.
+// width is the width of a cell in columns of a terminal, with one column per character.
 func (c cell) width() (n int) {
 	for _, s := range c {
 		n += utf8.RuneCountInString(visible.Text(s.text))
@@ -62,15 +62,14 @@ func (c cell) width() (n int) {
 	return n
 }
 
-// table is rows whose columns stand below each other. The last cell of a row may
-// be as long as it likes.
+// table is rows with aligned columns. The last cell of a row may have any length.
 type table struct{ rows [][]cell }
 
 const gap = "   "
 
 func (t *table) add(row ...cell) { t.rows = append(t.rows, row) }
 
-// texts adds a row of one style.
+// texts adds a row in one style.
 func (t *table) texts(s style, texts ...string) {
 	var row []cell
 	for _, text := range texts {
@@ -103,7 +102,7 @@ func (t *table) write(w io.Writer, p palette) {
 	}
 }
 
-// terminal reports whether a stream is one.
+// terminal reports whether a stream is a terminal.
 func terminal(w any) bool {
 	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {

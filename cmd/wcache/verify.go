@@ -36,7 +36,7 @@ func (a *app) verify() *cobra.Command {
 			for _, arg := range args {
 				if arg == "" {
 					//diag usage
-					// An argument has no characters, mostly as a variable of a script is not set.
+					// An argument has no characters, mostly because a variable of a script is not set.
 					// Give keys or models that `wcache status` lists.
 					return usage("verify: a key or model is empty")
 				}
@@ -59,7 +59,7 @@ func (a *app) verify() *cobra.Command {
 	}
 }
 
-// printVerified shows a row for each entry, and below what is wrong with it.
+// printVerified shows one row per entry, and below it what is wrong with it.
 func (a *app) printVerified(list []control.Verified) error {
 	if a.json {
 		return a.printJSON(struct {

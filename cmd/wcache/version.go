@@ -24,7 +24,7 @@ func (a *app) versionCommand() *cobra.Command {
 			case err == nil:
 				v.Daemon = status.Version.Daemon
 			case errors.As(err, &no) && no.Code == control.CodeNotRunning:
-				err = nil // which is said below
+				err = nil // reported below
 			}
 			if a.json {
 				return errors.Join(a.printJSON(struct {

@@ -36,7 +36,7 @@ const evil = "m\x1b[31m\x1b[2J\u009b6n\n# all is well\r\u202elasrever"
 
 const evilShown = `m\x1b[31m\x1b[2J\u009b6n\n# all is well\r\u202elasrever`
 
-// harmless fails for a text with which a terminal would do something.
+// harmless fails if a text contains anything that a terminal would act on.
 func harmless(t *testing.T, what, text string) {
 	t.Helper()
 	for _, r := range text {
@@ -59,8 +59,8 @@ func evilKey(t *testing.T) fingerprint.Key {
 	return key
 }
 
-// Whatever the names are of models, processes, keys and GPUs, and whatever an error
-// quotes: the terminal shows it and does nothing.
+// Names of models, processes, keys and GPUs, and quotations in errors, are shown by the
+// terminal and never acted on.
 func TestNamesOnATerminal(t *testing.T) {
 	key := evilKey(t)
 	engine := []control.Engine{{PID: 7, Comm: evil}}
@@ -120,7 +120,7 @@ func TestNamesOnATerminal(t *testing.T) {
 	}
 }
 
-// What commands find on disk themselves.
+// Names that commands find on disk.
 func TestFilesOnATerminal(t *testing.T) {
 	folder := t.TempDir()
 	name := strings.ReplaceAll(evil, "/", "_")
@@ -167,7 +167,7 @@ func TestLogOnATerminal(t *testing.T) {
 	}
 }
 
-// Nothing is printed past say: a text that is added later is escaped, too.
+// All output goes through say, so that text added later is escaped, too.
 func TestSayAlone(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

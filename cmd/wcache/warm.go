@@ -59,7 +59,7 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	reply, err := a.ask(cmd.Context(), request, show)
 	var no *control.Error
 	if errors.As(err, &no) && no.Code == control.CodeNotRunning {
-		// Unlike all else this is meant to start an idle instance.
+		// Only this command may start an idle instance.
 		if err = a.start(cmd.Context(), startTime); err == nil {
 			reply, err = a.ask(cmd.Context(), request, show)
 		}
@@ -83,10 +83,10 @@ func (a *app) warmOne(cmd *cobra.Command, w control.Warm) error {
 	return nil
 }
 
-// startTime is much more than a daemon takes to start, with all that it takes over.
+// startTime is much more than a daemon takes to start and restore its weights.
 const startTime = time.Minute
 
-// start has an instance started whose socket waits, within its time.
+// start starts an instance whose socket waits, within a time limit.
 func (a *app) start(ctx context.Context, limit time.Duration) error {
 	//diag reaching TIME
 	// `wcache warm` has connected, and the service manager has started no daemon that answers.

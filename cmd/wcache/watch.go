@@ -15,8 +15,8 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// Sequences of ECMA-48 and of xterm's private modes: the other screen, where what
-// is drawn leaves no trace; no cursor; lines that are cut at the edge.
+// Sequences of ECMA-48 and of xterm's private modes: the alternate screen, which leaves no
+// trace; a hidden cursor; long lines cut at the edge.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -25,9 +25,9 @@ const (
 	restOfPage  = "\x1b[J"
 )
 
-// watch shows the status again and again until somebody types q, the daemon goes
-// or ctx is done. On a terminal it is drawn in place; elsewhere one comes below
-// the other, and in JSON each is one line.
+// watch shows the status repeatedly until the user types q, the daemon ends or ctx is done.
+// On a terminal it is drawn in place; elsewhere each status follows the last one, and in
+// JSON each one is a line.
 func (a *app) watch(ctx context.Context, every time.Duration) error {
 	s, err := a.ownStatus(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 	}
 	if draws {
 		restore()
-		say(a.out, "%s", styled(leaveScreen+last.String())) // what was seen last stays to be read
+		say(a.out, "%s", styled(leaveScreen+last.String())) // the last status stays on the screen
 	}
 	var no *control.Error
 	switch {
@@ -71,7 +71,7 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 	return err
 }
 
-// page draws a text over what was drawn before, as far as there are rows for it.
+// page draws a text over the last one, as far as the rows suffice.
 func page(text string, rows int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 1 && len(lines) > rows-1 {
@@ -80,7 +80,7 @@ func page(text string, rows int) string {
 	return topLeft + strings.Join(lines, restOfLine+"\n") + restOfLine + "\n" + restOfPage
 }
 
-// rows of the terminal, 0 if it doesn't say.
+// rows is the number of the terminal's rows, 0 if it isn't known.
 func (a *app) rows() int {
 	f, ok := a.out.(interface{ Fd() uintptr })
 	if !ok {
@@ -93,8 +93,8 @@ func (a *app) rows() int {
 	return int(size.Row)
 }
 
-// listenForKeys has keys arrive as they are typed, and unseen. Ctrl-C stays a
-// signal. What it returns puts the terminal back.
+// listenForKeys makes the terminal deliver keys as they are typed, without showing them.
+// Ctrl-C stays a signal. restore resets the terminal.
 func (a *app) listenForKeys() (restore func()) {
 	if a.in == nil || !terminal(a.in) {
 		return func() {}
@@ -106,14 +106,14 @@ func (a *app) listenForKeys() (restore func()) {
 	}
 	now := *before
 	now.Lflag &^= unix.ICANON | unix.ECHO
-	_ = unix.IoctlSetTermios(n, unix.TCSETS, &now) // without it, q needs a return
+	_ = unix.IoctlSetTermios(n, unix.TCSETS, &now) // if it fails, q needs Enter
 	return func() { _ = unix.IoctlSetTermios(n, unix.TCSETS, before) }
 }
 
-// lookEvery is how soon a key or a signal is noticed.
+// lookEvery is how soon watch notices a key or a signal.
 const lookEvery = 50 * time.Millisecond
 
-// wait reports whether to end rather than to go on after a while.
+// wait waits for a while, and reports whether to end before that is over.
 func (a *app) wait(ctx context.Context, while time.Duration, keys bool) (end bool) {
 	keys = keys && a.in != nil && terminal(a.in)
 	for until := time.Now().Add(while); time.Now().Before(until); {
@@ -130,7 +130,7 @@ func (a *app) wait(ctx context.Context, while time.Duration, keys bool) (end boo
 	return ctx.Err() != nil
 }
 
-// typedQ reads what was typed, without waiting for it.
+// typedQ reports whether q was typed, without waiting.
 func (a *app) typedQ() bool {
 	n := int(a.in.Fd())
 	for {

@@ -20,8 +20,8 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// numbered is a daemon that is asked for its status a number of times, and counts
-// them as hits; then it is gone.
+// numbered is a daemon that answers a number of status requests, counts them as hits, and
+// then ends.
 func numbered(t *testing.T, times int) (socket string) {
 	t.Helper()
 	l, socket := listenControl(t)
@@ -32,7 +32,7 @@ func numbered(t *testing.T, times int) (socket string) {
 				return
 			}
 			if n == times-1 {
-				_ = l.Close() // gone before the last answer, so that nobody connects in between
+				_ = l.Close() // gone before the last answer, so that no client connects in between
 			}
 			if _, err := bufio.NewReader(c).ReadString('\n'); err == nil {
 				_ = control.Write(c, control.Reply{Final: true, Status: &control.Status{
@@ -91,8 +91,8 @@ func TestWatchJSON(t *testing.T) {
 	}
 }
 
-// On a terminal it is drawn in place, in colours, until somebody types q; the
-// terminal is then as it was, and what was seen last can be read.
+// On a terminal the status is drawn in place, in colours, until the user types q; then the
+// terminal is reset, and the last status stays readable.
 func TestWatchTerminal(t *testing.T) {
 	master, slave := terminalPair(t)
 	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
@@ -141,7 +141,7 @@ func readUntil(t *testing.T, r *bufio.Reader, end string) string {
 	return b.String()
 }
 
-// Colours are for those who can see them and want to.
+// Colours are for terminals that can show them and users who want them.
 func TestPalette(t *testing.T) {
 	_, slave := terminalPair(t)
 	for _, tt := range []struct {
@@ -161,7 +161,7 @@ func TestPalette(t *testing.T) {
 	}
 }
 
-// A page is as long as the terminal is high.
+// A page has as many rows as the terminal.
 func TestPage(t *testing.T) {
 	for rows, want := range map[int]string{0: "a\nb\nc\n", 1: "a\nb\nc\n", 3: "a\nb\n", 4: "a\nb\nc\n"} {
 		got := page("a\nb\nc\n", rows)

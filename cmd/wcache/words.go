@@ -17,7 +17,7 @@ import (
 	"github.com/wcache/wcache/fingerprint"
 )
 
-// rank words a key's part of its model, such as "tp 1/2".
+// rank describes a key's part of its model, such as "tp 1/2".
 func rank(k fingerprint.Key) string {
 	text := fmt.Sprintf("tp %d/%d", k.Int("tp_rank", 0), k.Int("tp_size", 1))
 	if n := k.Int("pp_size", 1); n > 1 {
@@ -29,8 +29,8 @@ func rank(k fingerprint.Key) string {
 	return text
 }
 
-// modelName is what people call a model directory: its last name, and of one in a
-// Hugging Face cache the model's and the first digits of its revision.
+// modelName is a short name for a model directory: its last path element or, in a Hugging
+// Face cache, the model's name and the first digits of its revision.
 func modelName(dir string) string {
 	id, ok := modelID(dir)
 	if !ok {
@@ -39,8 +39,8 @@ func modelName(dir string) string {
 	return fmt.Sprintf("%s @%.7s", id[strings.LastIndexByte(id, '/')+1:], filepath.Base(dir))
 }
 
-// modelID is what a directory of a Hugging Face cache, such as
-// models--owner--name/snapshots/revision, is downloaded by.
+// modelID is the model id of a directory in a Hugging Face cache, such as
+// models--owner--name/snapshots/revision.
 func modelID(dir string) (string, bool) {
 	snapshots := filepath.Dir(dir)
 	id, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), "models--")
@@ -64,7 +64,7 @@ func state(e control.Entry) string {
 	return text
 }
 
-// users words how many have an entry, or wait for it.
+// users describes how many processes use an entry or wait for it.
 func users(e control.Entry) string {
 	switch n := len(e.Engines); {
 	case e.Waiting == 0:
@@ -90,8 +90,8 @@ func ago(d time.Duration) string {
 	return "now"
 }
 
-// renewal is how a daemon of another version is replaced by this one, and what becomes of
-// what it holds.
+// renewal says how to replace a daemon of another version with this one, and what happens
+// to the held weights.
 func renewal(s control.Status) string {
 	restart := fmt.Sprintf("systemctl --user restart wcache@%s.service runs the version that is installed", s.Instance)
 	switch s.Restart {
@@ -102,10 +102,10 @@ func renewal(s control.Status) string {
 	case control.RestartUnmanaged:
 		return "no service manager runs the daemon: end it and start it again, which frees what is held"
 	}
-	return restart + "; it keeps what is held, unless that is by legacy handles" // of a daemon that doesn't say
+	return restart + "; it keeps what is held, unless that is by legacy handles" // the daemon doesn't say
 }
 
-// size words bytes with a unit that leaves one to four digits.
+// size writes bytes with a unit that leaves one to four digits.
 func size(bytes int64) string {
 	n, unit := float64(bytes), "B"
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -120,7 +120,7 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", n, unit)
 }
 
-// period words a time as people say it.
+// period writes a time span for people.
 func period(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -133,7 +133,7 @@ func period(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
-// seconds words how long a load took.
+// seconds writes how long a load took.
 func seconds(s float64) string {
 	if s < 1 {
 		return fmt.Sprintf("%.0f ms", s*1000)
@@ -141,7 +141,7 @@ func seconds(s float64) string {
 	return fmt.Sprintf("%.1f s", s)
 }
 
-// word writes a value as Python would, which is how an engine's options read.
+// word writes a value as Python does, because engines' options are written that way.
 func word(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -161,7 +161,7 @@ func word(v any) string {
 	return fmt.Sprint(v)
 }
 
-// outcomes are what became of a request, by its reason.
+// outcomes says what happened to a request, by its reason.
 var outcomes = map[string]string{
 	control.MissNew:     "was loaded: no such model was held",
 	control.MissOptions: "was loaded: what was held has other options",
@@ -178,7 +178,7 @@ func outcome(reason string) string {
 	return reason // of a newer daemon
 }
 
-// asker names who asked.
+// asker names the process that asked.
 func asker(m control.Miss) string {
 	name := m.Comm
 	if name == "" {
@@ -187,7 +187,7 @@ func asker(m control.Miss) string {
 	return fmt.Sprintf("%s (pid %d)", name, m.PID)
 }
 
-// told is what was said to the engine.
+// told is the answer that the engine got.
 func told(m control.Miss) string {
 	if m.Field != "" && m.Message != "" {
 		return m.Field + ": " + m.Message
@@ -198,7 +198,7 @@ func told(m control.Miss) string {
 // mostHolders is how many processes a message names.
 const mostHolders = 8
 
-// holders words who holds a GPU's memory, whoever has most of it first.
+// holders says which processes hold a GPU's memory, the largest first.
 func holders(g device.GPU) string {
 	var who []string
 	list := slices.Clone(g.Processes)
@@ -227,7 +227,7 @@ func holders(g device.GPU) string {
 	return fmt.Sprintf("%s of %s are used: %s", size(g.Used), size(g.Total), strings.Join(who, ", "))
 }
 
-// loaded words how wcache would load a key, or that it would not.
+// loaded says how wcache would load a key, or that it would not.
 func loaded(l explain.Loading) string {
 	if l.Refusal != "" {
 		return "not loaded by wcache: " + l.Refusal

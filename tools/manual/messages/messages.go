@@ -7,7 +7,7 @@
 //	//diag reaching NAME SOCKET
 //	// Neither a daemon nor the service manager has that socket. Enable the socket unit
 //	// of the instance, or start a daemon with `--listen` on it.
-//	return fmt.Errorf("cannot reach %s: nobody listens on %s", name, socket)
+//	return fmt.Errorf("cannot reach %s: no process listens on %s", name, socket)
 //
 // The first line names a section of the manual and gives a word in capitals for each
 // verb of the message, in their order; a word may also be a text in quotation marks,

@@ -40,8 +40,8 @@ func TestRead(t *testing.T) {
 		faults []string
 	}{
 		"error": {
-			source: "func f() error {\n//diag reaching NAME SOCKET\n// It means\n// that. Do this.\nreturn fmt.Errorf(\"cannot reach %s: nobody listens on %q\", a, b)\n}",
-			want:   entry("p/p.go:3", "reaching", "cannot reach NAME: nobody listens on SOCKET"),
+			source: "func f() error {\n//diag reaching NAME SOCKET\n// It means\n// that. Do this.\nreturn fmt.Errorf(\"cannot reach %s: no process listens on %q\", a, b)\n}",
+			want:   entry("p/p.go:3", "reaching", "cannot reach NAME: no process listens on SOCKET"),
 		},
 		"code": {
 			source: "type Code string\nconst (\n" + mean + "A Code = \"a-b\"\n)",
