@@ -143,7 +143,7 @@ func (e *life) order(what string) bool {
 // clients.
 func crowded(r report) bool {
 	return r.Outcome == outcomeError &&
-		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer ones need its place"))
+		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer connections need its place"))
 }
 
 // watch has the engine hold a watch, and reports whether it does.

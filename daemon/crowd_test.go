@@ -45,7 +45,7 @@ func TestManyWatches(t *testing.T) {
 		wantAnswer(t, receive(t, c), "ok")
 		watching = append(watching, c)
 	}
-	const full = "error: there are 3 engines that watch already, as many as there is room for"
+	const full = "error: there are 3 engines that watch already, which is the limit"
 	c := send(t, i.target, watch)
 	wantAnswer(t, receive(t, c), full)
 	if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
@@ -68,7 +68,7 @@ func TestManyWatches(t *testing.T) {
 // that has been silent longest goes, with the reason.
 func TestManySilent(t *testing.T) {
 	t.Parallel()
-	const crowded = "read request: it has not come, and newer ones need its place"
+	const crowded = "read request: none came, and newer connections need its place"
 	i := narrow(t)
 	var silent, asking []*net.UnixConn
 	for n := range 20 {
@@ -142,7 +142,7 @@ func TestManyWaiting(t *testing.T) {
 	first, second := later(t, i.target, request), later(t, i.target, request)
 	open := g.arrived(t)
 	testmain.Eventually(t, "both wait", func() bool { return i.crowd.states.taken.Load() == 2 })
-	const full = "there are 2 requests that wait for weights already, as many as there is room for"
+	const full = "there are 2 requests that wait for weights already, which is the limit"
 	wantAnswer(t, engineAsk(t, i.target, request), "error: "+full)
 	_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodWarm, Warm: &control.Warm{Model: "/x"}}, nil)
 	if err == nil || err.Error() != full {
@@ -165,7 +165,7 @@ func TestPingInACrowd(t *testing.T) {
 	for i.crowd.asked.take() {
 	}
 	_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodStatus}, nil)
-	if want := "there are 2 control requests already, as many as there is room for"; err == nil || err.Error() != want {
+	if want := "there are 2 control requests already, which is the limit"; err == nil || err.Error() != want {
 		t.Errorf("status got %v, want %s", err, want)
 	}
 	_, err = client.Do(t.Context(), i.control, control.Request{Method: control.MethodPing}, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// fresh reports as a [*cache.Stale] why what is held is not to be served any more: its
-// files are not what was loaded.
+// fresh reports as a [*cache.Stale] why an entry must not be served any more: its files
+// have changed since the load, or the configuration asks for another kind of memory.
 func (l *loads) fresh(ctx context.Context, h *cache.Hold) error {
 	e := h.Record()
 	if device := l.device(l.configuration()); e.Device != device {
@@ -34,10 +34,10 @@ func (l *loads) fresh(ctx context.Context, h *cache.Hold) error {
 	return err
 }
 
-// compare has a child hold the memory of an entry against its files, of which only what
-// shapes no contents has certainly changed: attributes, inode numbers or the mount. If
-// they are equal the entry goes on with the files as they are now. That costs the time
-// of a load, and no second copy of the weights beside the one that engines have mapped.
+// compare has a child compare the memory of an entry with its files, when only attributes,
+// inode numbers or the mount are known to have changed and the contents may be the same.
+// If they are equal the entry takes over the new times of the files. That takes as long as
+// a load, but needs no second copy of the weights beside the one that engines have mapped.
 func (l *loads) compare(ctx context.Context, h *cache.Hold, changed *weights.Changed) error {
 	e := h.Record()
 	return l.compares.do(ctx, e.ID, func() error {
@@ -55,7 +55,7 @@ func (l *loads) compare(ctx context.Context, h *cache.Hold, changed *weights.Cha
 			l.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "difference", *now.difference)
 			return &cache.Stale{Why: changed.Error()}
 		}
-		h.Renew(now.files) // without digests, which are computed anew: not all of each file was read
+		h.Renew(now.files) // without digests, which are computed anew: the child didn't read whole files
 		l.log.Info("files were touched, and hold what was loaded", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed)
 		return nil
 	})

@@ -12,10 +12,10 @@ import (
 	"regexp"
 )
 
-// ClearLeft removes what a process that was killed while it wrote a file has left beside
-// it, and gives how many. Files that are replaced as a whole are first written under their
-// name with a dot before it and a number behind it. A process of the same state that writes
-// one in this moment has to write it again.
+// ClearLeft removes temporary files beside path, which a process leaves if it is killed
+// while it writes path, and gives their number. Such a file has the name of path with a dot
+// before it and a number after it. If another process with the same state folder writes at
+// this moment, it has to write again.
 func ClearLeft(path string) (n int, err error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -188,7 +188,7 @@ func TestReplyMemory(t *testing.T) {
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 	all, err := i.replies.room.Take(t.Context(), i.replies.room.Total())
 	do(t, err)
-	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: other engines don't read theirs, which take all the memory that is for replies")
+	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: replies that other engines don't read use all memory for replies")
 	all.Give()
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 }

@@ -34,15 +34,15 @@ func TestListenRefuses(t *testing.T) {
 		{"symlinked directory", func(t *testing.T, dir string) string {
 			do(t, os.Mkdir(dir+"/real", 0o700), os.Symlink("real", dir+"/d"))
 			return dir + "/d/s.sock"
-		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name what it leads to`},
+		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name the directory that it leads to`},
 		{"symlink to nothing for a directory", func(t *testing.T, dir string) string {
 			do(t, os.Symlink("none", dir+"/d"))
 			return dir + "/d/s.sock"
-		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name what it leads to`},
+		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name the directory that it leads to`},
 		{"file for a directory", func(t *testing.T, dir string) string {
 			do(t, os.WriteFile(dir+"/d", nil, 0o600))
 			return dir + "/d/s.sock"
-		}, `listen on "DIR/d/s.sock": check directory DIR/d: is no directory: choose another`},
+		}, `listen on "DIR/d/s.sock": check directory DIR/d: is not a directory: choose another`},
 		{"another's directory", func(t *testing.T, dir string) string {
 			asRoot(t)
 			do(t, os.Mkdir(dir+"/d", 0o700), os.Chown(dir+"/d", 65534, 65534))
@@ -51,7 +51,7 @@ func TestListenRefuses(t *testing.T) {
 		{"file for a socket", func(t *testing.T, dir string) string {
 			do(t, os.WriteFile(dir+"/s.sock", nil, 0o600))
 			return dir + "/s.sock"
-		}, `listen on "DIR/s.sock": there is a file that is no socket: remove it`},
+		}, `listen on "DIR/s.sock": there is a file that isn't a socket: remove it`},
 		{"symlinked socket", func(t *testing.T, dir string) string {
 			listenPlain(t, dir+"/real.sock")
 			do(t, os.Symlink("real.sock", dir+"/s.sock"))
