@@ -15,11 +15,10 @@ import (
 // It is safe for concurrent use.
 type castFunc func(dst, src []byte)
 
-// caster returns the conversion that torch's copy_ does on a CPU, bit for bit:
-// rounding to nearest even, float64 by way of float32. What a NaN becomes is not
-// one rule in torch; followed is its vector code for x86-64 (AVX2 and AVX-512),
-// which all but the last few elements of a tensor go through. Nil means that
-// there is no such conversion.
+// caster returns the conversion that torch's copy_ does on a CPU, bit for bit: it rounds to
+// nearest even, and converts float64 by way of float32. Torch has several rules for NaNs;
+// caster follows its vector code for x86-64 (AVX2 and AVX-512), which torch uses for all but
+// the last few elements of a tensor. Nil: it has no such conversion.
 func caster(from, to tensor.DType) castFunc {
 	switch [2]tensor.DType{from, to} {
 	case [2]tensor.DType{tensor.F16, tensor.BF16}:
@@ -58,7 +57,7 @@ func castable(from, to tensor.DType) bool {
 	return false
 }
 
-// casts are the conversions that a plan's copies need, made once for all.
+// casts holds the conversions that a plan's copies need, each made once.
 type casts map[[2]tensor.DType]castFunc
 
 func castsOf(copies []layout.Copy) casts {
@@ -75,8 +74,7 @@ func castsOf(copies []layout.Copy) casts {
 // of is nil for a copy that casts nothing.
 func (m casts) of(c *layout.Copy) castFunc { return m[[2]tensor.DType{c.From, c.To}] }
 
-// lookup makes a conversion between types that have few enough values to compute
-// each once.
+// lookup makes a conversion from a type of 16 bits by a table of all its values.
 func lookup(f func(uint16) uint16) castFunc {
 	table := new([1 << 16]uint16)
 	for i := range table {
@@ -121,8 +119,7 @@ func narrowF32(dst, src []byte) {
 	}
 }
 
-// narrowF16 takes four elements at a time, by a shorter way if all become normal
-// numbers.
+// narrowF16 converts four elements at a time, with fewer steps if all become normal numbers.
 func narrowF16(dst, src []byte) {
 	for len(src) >= 16 && len(dst) >= 8 {
 		v, w := binary.LittleEndian.Uint64(src), binary.LittleEndian.Uint64(src[8:])
@@ -141,8 +138,8 @@ func narrowF16(dst, src []byte) {
 	}
 }
 
-// narrowBF16 takes two elements at a time in the halves of a word. Unless one is a
-// NaN, the sum that rounds the lower never carries into the upper.
+// narrowBF16 converts two elements at a time, in the halves of a word. Unless one is a NaN,
+// the sum that rounds the lower half never carries into the upper.
 func narrowBF16(dst, src []byte) {
 	for len(src) >= 16 && len(dst) >= 8 {
 		v, w := binary.LittleEndian.Uint64(src), binary.LittleEndian.Uint64(src[8:])
@@ -200,7 +197,7 @@ func f16(v uint32) uint16 {
 
 const (
 	f16Min = 0x3880_0000 // float32 bits of 2^-14, the smallest normal float16
-	f16Inf = 0x477f_f000 // of 65520, the least that rounds to infinity
+	f16Inf = 0x477f_f000 // float32 bits of 65520, the smallest number that rounds to infinity
 )
 
 // f16isNormal reports whether a float32 becomes a normal float16.

@@ -17,10 +17,9 @@ import (
 // span is a range of bytes of the segment.
 type span struct{ from, to int64 }
 
-// Check reports the first rule of package layout that a plan breaks: an engine
-// must never run on a byte that nobody wrote. Segment is the size in bytes of the
-// memory that the plan is carried out in. Fill does it first; there is no other
-// need to.
+// Check reports the first rule of package layout that a plan breaks: an engine must never run
+// on a byte that the plan doesn't write. Segment is the size in bytes of the memory that the
+// plan fills. Fill calls Check itself.
 func Check(plan *layout.Plan, segment int64) error {
 	if plan == nil || plan.Table == nil {
 		return fmt.Errorf("check plan: it has no table")
@@ -114,8 +113,8 @@ func copyBytes(plan *layout.Plan, c *layout.Copy) (int64, error) {
 	return n, nil
 }
 
-// checkCover reports bytes of storages that are not written exactly once, and
-// writes that are in no storage.
+// checkCover is an error if a byte of a storage isn't written exactly once, or if a write is
+// outside of all storages.
 func checkCover(t *tensor.Table, writes []span) error {
 	storages := make([]span, 0, len(t.Storages))
 	for _, s := range t.Storages {
@@ -150,7 +149,7 @@ func checkCover(t *tensor.Table, writes []span) error {
 	return nil
 }
 
-// mul multiplies numbers of which neither is negative.
+// mul multiplies two numbers; false if one is negative or the product overflows.
 func mul(a, b int64) (int64, bool) {
 	if a < 0 || b < 0 {
 		return 0, false

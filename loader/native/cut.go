@@ -15,11 +15,11 @@ const (
 	smallBytes = 32 << 10
 )
 
-// task is a part of a plan that one worker does without looking at the others.
+// task is a part of a plan that one worker does independently of the others.
 type task func(*worker) error
 
-// cut makes tasks of about block bytes each. Ropes come first, because they keep
-// a CPU busy while others wait for a disk.
+// cut makes tasks of about block bytes each. Ropes come first, because they keep CPUs busy
+// while other workers wait for a disk.
 func cut(plan *layout.Plan, block int64) []task {
 	var tasks []task
 	for i := range plan.Ropes {
@@ -75,7 +75,7 @@ func cutCopy(tasks []task, c *layout.Copy, block int64) []task {
 	return tasks
 }
 
-// castBytes is how many bytes n source bytes become.
+// castBytes is how many bytes n source bytes are after the cast.
 func castBytes(c *layout.Copy, n int64) int64 {
 	if c.From == c.To {
 		return n
@@ -83,8 +83,8 @@ func castBytes(c *layout.Copy, n int64) int64 {
 	return n / int64(c.From.Size()) * int64(c.To.Size())
 }
 
-// neighbours counts the copies from the first on that are worth one read for all:
-// small ones that follow each other closely in a file. It is at least 1.
+// neighbours counts the copies, from the first on, that one read can serve: small ones that
+// follow each other closely in a file. It is at least 1.
 func neighbours(copies []layout.Copy) int {
 	n := 0
 	for end := copies[0].Src; n < len(copies); n++ {
@@ -98,7 +98,7 @@ func neighbours(copies []layout.Copy) int {
 	return max(n, 1)
 }
 
-// run does n bytes of a file that lie in one piece.
+// run copies n contiguous bytes of a file.
 func (w *worker) run(c *layout.Copy, dst, src, n int64) error {
 	for n > 0 {
 		part := min(n, int64(w.block))
@@ -138,7 +138,7 @@ func (w *worker) cast(b []byte, c *layout.Copy, src, n int64) error {
 	return nil
 }
 
-// rows does rows of a copy that are shorter than the scratch.
+// rows copies rows that are shorter than the scratch.
 func (w *worker) rows(c *layout.Copy, row, n int64) error {
 	size := castBytes(c, c.RowBytes)
 	step := max(int64(w.block)/size, 1)
@@ -161,7 +161,7 @@ func (w *worker) rows(c *layout.Copy, row, n int64) error {
 	return nil
 }
 
-// each reads every row by itself.
+// each reads every row with a system call of its own.
 func (w *worker) each(b []byte, c *layout.Copy, src, n int64) error {
 	size := castBytes(c, c.RowBytes)
 	for ; n > 0; n-- {
@@ -179,7 +179,7 @@ func (w *worker) each(b []byte, c *layout.Copy, src, n int64) error {
 	return nil
 }
 
-// pick reads several rows at once, with what lies between them.
+// pick reads several rows at once, with the bytes between them.
 func (w *worker) pick(b []byte, c *layout.Copy, src, n int64) error {
 	convert := w.casts.of(c)
 	size := castBytes(c, c.RowBytes)
@@ -198,7 +198,7 @@ func (w *worker) pick(b []byte, c *layout.Copy, src, n int64) error {
 	return nil
 }
 
-// put copies src to dst, by convert unless that is nil.
+// put copies src to dst, through convert unless that is nil.
 func put(dst, src []byte, convert castFunc) {
 	if convert == nil {
 		copy(dst, src)
@@ -207,7 +207,7 @@ func put(dst, src []byte, convert castFunc) {
 	convert(dst, src)
 }
 
-// batch does neighbours with one read.
+// batch serves neighbours with one read.
 func (w *worker) batch(copies []layout.Copy) error {
 	first, last := &copies[0], &copies[len(copies)-1]
 	s := w.scratch[:last.Src+last.RowBytes-first.Src]

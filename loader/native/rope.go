@@ -16,9 +16,9 @@ func ropeRowBytes(r *layout.Rope) int64 {
 	return int64(2*len(r.InvFreq)) * int64(r.To.Size())
 }
 
-// ropeRows writes rows [first, first+n) of a cos_sin_cache. Each float32 step is
-// rounded by a conversion, lest a compiler fuses two: the angle is what torch
-// computes, while a cosine may differ from torch's by a unit in the last place.
+// ropeRows writes rows [first, first+n) of a cos_sin_cache. A conversion rounds each float32
+// step, so that the compiler can't fuse two: the angle is exactly torch's, while a cosine may
+// differ from torch's by a unit in the last place.
 func ropeRows(dst []byte, r *layout.Rope, first, n int64) {
 	size, half := r.To.Size(), len(r.InvFreq)
 	for i := range n {

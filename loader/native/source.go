@@ -15,11 +15,11 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// Changed is the error for a file that is not, or no longer, the one that the
-// plan was made of. A new plan may succeed.
+// Changed is the error for a file that has changed since the plan was made. A load by a new
+// plan may succeed.
 type Changed struct {
 	Path string
-	What string // what is different, for people
+	What string // how it has changed, for people
 }
 
 //diag files FILE HOW
@@ -52,10 +52,10 @@ type source struct {
 	fd   *fd.FD
 	file layout.File
 
-	// For what isn't in the page cache; nil: everything goes through it.
+	// For blocks that aren't in the page cache; nil: everything goes through it.
 	direct, probe *fd.FD
-	// cached is inCache, but where a test has to choose the way: what is in the page
-	// cache is the kernel's affair, and changes at any moment.
+	// cached is inCache, except in tests that have to choose: the kernel changes the page
+	// cache at any moment.
 	cached func(off int64, n int) bool
 }
 
@@ -72,7 +72,7 @@ func openSources(files []layout.File, direct bool) ([]*source, error) {
 	if !direct {
 		return list, nil
 	}
-	for _, s := range list { // now that all have what they need
+	for _, s := range list { // after all files are open
 		if err := s.openDirect(); err != nil {
 			closeSources(list)
 			return nil, err
@@ -85,7 +85,7 @@ func closeSources(list []*source) {
 	for _, s := range list {
 		for _, f := range []*fd.FD{s.fd, s.direct, s.probe} {
 			if f != nil {
-				_ = f.Close() // it was only read
+				_ = f.Close() // only read, so an error loses nothing
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func openSource(file layout.File) (*source, error) {
 	return s, nil
 }
 
-// check compares the file with what it was when the plan was made.
+// check compares the file with its stamp in the plan.
 func (s *source) check() error {
 	now, err := stamp.OfFD(s.fd.Int())
 	if err != nil {
@@ -123,8 +123,8 @@ func (s *source) check() error {
 	return nil
 }
 
-// read fills b from the given offset. A file that ends or fails is Changed if it
-// was changed, since that is then why.
+// read fills b from the given offset. If the file ends early or fails, the error is a Changed
+// if the file has changed, since that is the cause.
 func (s *source) read(b []byte, off int64) error {
 	for len(b) > 0 {
 		n, err := unix.Pread(s.fd.Int(), b, off)
