@@ -248,9 +248,9 @@ func TestRecoverDrops(t *testing.T) {
 			replace(t, s, "s-", memory(t, int(e.Pieces[0].Bytes), false))
 		}, "reason=\"check segment: ", ""},
 		{"segment that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "s-", pipe(t)) },
-			"reason=\"check segment: it is no memory file", ""},
+			"reason=\"check segment: not a memory file", ""},
 		{"table that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "t-", pipe(t)) },
-			"read memory file: it is none", ""},
+			"read memory file: not a memory file", ""},
 		{"table that is none", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			replace(t, s, "t-", memory(t, 100, true))
 		}, "entry is dropped", ""},
