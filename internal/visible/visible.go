@@ -40,7 +40,8 @@ func Text(s string) string {
 	return b.String()
 }
 
-// Line is Text for a message of several lines, such as of joined errors, as one line.
+// Line is Text of a message of several lines, such as joined errors, as one line: "; " separates
+// them.
 func Line(s string) string {
 	return Text(strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "; "))
 }
