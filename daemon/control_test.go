@@ -86,7 +86,9 @@ func TestWarmRevision(t *testing.T) {
 	t.Parallel()
 	hub := private(t)
 	hubModel(t, hub, "llama_tied", "")
-	i := start(t, func(s *setup) { s.Env = func(name string) string { return map[string]string{"HF_HUB_CACHE": hub}[name] } })
+	i := start(t, func(s *setup) {
+		s.Env = func(name string) string { return map[string]string{"HF_HUB_CACHE": hub}[name] }
+	})
 	for _, name := range []string{"", "main", revision} {
 		reply, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodWarm, Warm: &control.Warm{Model: "a/llama_tied", Revision: name}}, nil)
 		do(t, err)

@@ -64,8 +64,8 @@ func TestManyWatches(t *testing.T) {
 	wantAnswer(t, receive(t, send(t, i.target, watch)), full)
 }
 
-// Clients that say nothing keep nobody out: whoever comes last is read, and the one
-// that has been silent longest goes, with the reason.
+// Silent clients don't keep others out: the daemon reads the newest connection, and closes the
+// one that was silent longest, with the reason.
 func TestManySilent(t *testing.T) {
 	t.Parallel()
 	const crowded = "read request: none came, and newer connections need its place"
@@ -97,8 +97,7 @@ func TestManySilent(t *testing.T) {
 	wantAnswer(t, receive(t, silent[19]), "ok")
 }
 
-// One who is sent away before anything has read its request, which is there, is
-// answered all the same.
+// A client that loses its place while its request has arrived unread still gets its answer.
 func TestSentAwayUnread(t *testing.T) {
 	t.Parallel()
 	i := narrow(t)
@@ -130,7 +129,7 @@ func TestSentAwayUnread(t *testing.T) {
 	}
 }
 
-// Who waits for a load takes no place of who asks for something else.
+// Requests that wait for a load take no places from other requests.
 func TestManyWaiting(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)

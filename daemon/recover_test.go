@@ -182,8 +182,8 @@ func quiet(t *testing.T, c net.Conn) {
 	do(t, c.SetReadDeadline(time.Time{}))
 }
 
-// What isn't exactly what the manifest says is dropped, out of the store too, and
-// loaded again when somebody asks.
+// Entries that don't fit the manifest exactly are dropped, from the store too, and loaded again
+// on request.
 func TestRecoverDrops(t *testing.T) {
 	memory := func(t *testing.T, bytes int, seal bool) *fd.FD {
 		f, err := fd.Memory("wcache-other")
@@ -335,7 +335,7 @@ func TestRecoverDrops(t *testing.T) {
 	}
 }
 
-// What was pinned, or is no more, while no process was there, counts from its start.
+// A change of the pins while no daemon ran counts from the next start.
 func TestRecoverPinned(t *testing.T) {
 	// While other tests start processes, one of these may hold the lock of a socket for
 	// a moment longer.

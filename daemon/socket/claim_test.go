@@ -213,8 +213,7 @@ func TestClaimEnds(t *testing.T) {
 	}
 }
 
-// A daemon whose socket and lock were removed is there all the same: no second one starts
-// beside it, T3.
+// A daemon whose socket and lock were removed still counts: no second one starts on its path, T3.
 func TestListenBesideAnOrphan(t *testing.T) {
 	path := filepath.Join(private(t), "s.sock")
 	p := another(t, "listen", path)

@@ -96,8 +96,8 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-// The socket is never wider than 0600, and its directory never wider than 0700,
-// whatever the umask is: what bind makes is looked at by one who runs beside it.
+// The mode of the socket is never wider than 0600, and of its directory never wider than 0700, with
+// any umask: another goroutine watches the mode during bind.
 func TestListenMode(t *testing.T) {
 	old := unix.Umask(0)
 	defer unix.Umask(old)
@@ -140,7 +140,7 @@ func TestListenMode(t *testing.T) {
 	}
 }
 
-// The second of two is told who the first is, and takes nothing from it.
+// The error of a second Listen names the first process, and the first goes on.
 func TestListenTwice(t *testing.T) {
 	path := filepath.Join(private(t), "s.sock")
 	l, lock, err := Listen(path)

@@ -224,7 +224,7 @@ func (d *decoder) set(items []slot) {
 	to := d.top()
 	dict, ok := to.value.(*Dict)
 	if !ok {
-		d.fail("set items of a value that is no dict")
+		d.fail("set items of a value that is not a dict")
 		return
 	}
 	if len(items)%2 != 0 {
