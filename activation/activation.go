@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package activation is all that a service says with systemd: it takes the
-// descriptors that it was started with, reports its state, and leaves
-// descriptors in the manager's keeping for the next process to take.
+// Package activation connects a service with systemd: it takes the descriptors that systemd
+// passed, reports the service's state, and stores descriptors with the service manager for
+// the next process.
 //
 // It follows sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3) and
-// sd_pid_notify_with_fds(3), systemd 252 to 257. Nothing of systemd is linked
-// and no bus is used, so a process without a manager runs the same code: it has
-// no [Files] and a nil [Notifier].
+// sd_pid_notify_with_fds(3), systemd 252 to 257. It links no library of systemd and uses no
+// bus, so a process without a service manager runs the same code, with an empty list of
+// [Files] and a nil [Notifier].
 package activation
 
 import (
@@ -27,25 +27,24 @@ import (
 // firstFD is SD_LISTEN_FDS_START: passed descriptors are numbered from here.
 const firstFD = 3
 
-// maxFiles is the default of fs.nr_open, more than which no process has.
+// maxFiles is the default of fs.nr_open, the most descriptors of a process.
 const maxFiles = 1 << 20
 
-// File is a descriptor that the service was started with: a listening socket
-// of a socket unit, or something of any kind out of the fd store.
+// File is a descriptor that systemd passed to the service: a listening socket of a socket
+// unit, or a descriptor of any kind from the fd store.
 type File struct {
-	// Name is the unit's FileDescriptorName=, or the name that [Notifier.Store]
-	// gave. Several files may share one. It is empty if no names were passed.
+	// Name is the unit's FileDescriptorName=, or the name given to [Notifier.Store].
+	// Several files may share one. It is empty if systemd passed no names.
 	Name string
 	*fd.FD
 }
 
-// Files takes the descriptors that were passed to this process, in the order of
-// their numbers; the caller owns them. They are close-on-exec from here on. A
-// process that got none, or whose parent did, gets an empty list.
+// Files takes the descriptors that were passed to this process, in the order of their
+// numbers; the caller owns them. They are close-on-exec from here on. The list is empty if
+// none were passed, or if they were passed to a parent.
 //
-// The environment variables are removed, so that no child takes them for its
-// own and a second call finds nothing. After an error none of the descriptors
-// is left open.
+// Files removes the environment variables, so that children don't use them and a second call
+// finds nothing. After an error it has closed all descriptors.
 func Files() ([]File, error) {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
@@ -61,8 +60,8 @@ func Files() ([]File, error) {
 	return files, nil
 }
 
-// take makes owners for count descriptors before it looks at anything that
-// could be wrong, so that closing the files is all there is to undo.
+// take makes owners for count descriptors before it checks anything, so that an error only
+// has to close them.
 func take(count, names string) (files []File, err error) {
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 0 || n > maxFiles {
@@ -71,7 +70,7 @@ func take(count, names string) (files []File, err error) {
 	defer func() {
 		if err != nil {
 			for _, f := range files {
-				_ = f.Close() // err says what matters
+				_ = f.Close() // err is the cause
 			}
 			files = nil
 		}
@@ -106,13 +105,13 @@ func take(count, names string) (files []File, err error) {
 	return files, nil
 }
 
-// Listener makes a listener of a passed Unix stream socket. The file is closed
-// in any case; the listener has a descriptor of its own, and closing it leaves
-// the socket's path alone, which belongs to the manager.
+// Listener makes a listener from a passed Unix stream socket. It closes the file in any case;
+// the listener has a descriptor of its own. Its close doesn't remove the socket's path, which
+// belongs to the service manager.
 func (f File) Listener() (*net.UnixListener, error) {
 	file := os.NewFile(uintptr(f.Disown()), f.Name)
 	defer file.Close()
-	// A connected socket would make a listener too, and fail at each Accept.
+	// FileListener accepts a connected socket too, but Accept would always fail.
 	if err := expectListening(file); err != nil {
 		return nil, fmt.Errorf("listen on passed descriptor %q: %v", f.Name, err)
 	}
@@ -128,7 +127,7 @@ func (f File) Listener() (*net.UnixListener, error) {
 	return u, nil
 }
 
-// expectListening checks that file is a stream socket that is listened on.
+// expectListening checks that file is a stream socket that listens.
 func expectListening(file *os.File) error {
 	if file == nil {
 		return errors.New("it is closed")
@@ -143,7 +142,7 @@ func expectListening(file *os.File) error {
 		return err
 	}
 	if kind != unix.SOCK_STREAM || got != 1 {
-		return errors.New("it is no listening stream socket")
+		return errors.New("not a listening stream socket")
 	}
 	return nil
 }

@@ -198,7 +198,7 @@ func TestListenerRefuses(t *testing.T) {
 		want string
 	}{
 		{"listen on memory", memory, `listen on passed descriptor "x": socket operation on non-socket`},
-		{"listen on a datagram socket", datagram, `listen on passed descriptor "x": it is no listening stream socket`},
+		{"listen on a datagram socket", datagram, `listen on passed descriptor "x": not a listening stream socket`},
 		{"listen on TCP", overTCP, `listen on passed descriptor "x": it is a tcp socket`},
 		{"listen on nothing", closed, `listen on passed descriptor "x": it is closed`},
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// FDStore is the manager's fd store with a count of what is in it: a manager that is
-// full closes what comes and tells nobody. Each descriptor has a name of its own. It is
+// FDStore is the service manager's fd store with a count of its descriptors: a full store
+// closes further descriptors without an error. Each descriptor has a name of its own. It is
 // safe for concurrent use.
 type FDStore struct {
 	notifier *Notifier
@@ -22,7 +22,8 @@ type FDStore struct {
 	names map[string]bool
 }
 
-// NewFDStore makes the store of a manager in which there are descriptors of these names.
+// NewFDStore makes the FDStore of a service manager that already has descriptors of the
+// given names.
 func NewFDStore(n *Notifier, names ...string) *FDStore {
 	s := &FDStore{notifier: n, names: make(map[string]bool)}
 	for _, name := range names {
@@ -31,13 +32,12 @@ func NewFDStore(n *Notifier, names ...string) *FDStore {
 	return s
 }
 
-// spareFiles are the descriptors that a daemon needs at its start beside those
-// that are stored: sockets, locks, the runtime's own.
+// spareFiles is how many descriptors a daemon needs at its start in addition to stored ones:
+// sockets, locks, and those of Go's runtime.
 const spareFiles = 64
 
-// Room reports why n more descriptors would not be kept, nil if they would. They count
-// against FileDescriptorStoreMax= and against the number of open files with which the
-// next process would start.
+// Room reports why the store would not keep n more descriptors, nil if it would. Its limits
+// are FileDescriptorStoreMax= and the limit of open files at the start of the next process.
 func (s *FDStore) Room(n int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,9 +64,9 @@ func (s *FDStore) room(n int) error {
 	return nil
 }
 
-// Put leaves a duplicate of f with the manager; f stays the caller's. It takes the place
-// before it sends: of two that come at once for the last one, the manager would close one
-// and tell nobody.
+// Put stores a duplicate of f; f stays the caller's. It counts the descriptor before it sends
+// it: of two concurrent calls for the last place, the service manager would close one
+// descriptor without an error.
 func (s *FDStore) Put(name string, f *fd.FD) error {
 	s.mu.Lock()
 	err := s.room(1)
@@ -84,7 +84,7 @@ func (s *FDStore) Put(name string, f *fd.FD) error {
 	return nil
 }
 
-// Remove has the manager close what it keeps under a name.
+// Remove has the service manager close the descriptor of a name.
 func (s *FDStore) Remove(name string) error {
 	if err := s.notifier.Remove(name); err != nil {
 		return err

@@ -19,28 +19,27 @@ import (
 
 const (
 	// maxStatus keeps a message well below the 4096 bytes (NOTIFY_BUFFER_MAX)
-	// beyond which the manager drops it whole.
+	// above which the manager drops it completely.
 	maxStatus = 2048
 	// sendTimeout ends the wait for a manager that doesn't read. It is longer
 	// than the second or so that it may be busy comparing stored descriptors.
 	sendTimeout = 10 * time.Second
 )
 
-// Notifier talks to the manager that started the service. A nil Notifier is
-// one without a manager: each method does nothing and reports no error.
+// Notifier talks to the service manager that started the service. A nil Notifier has no
+// manager: its methods do nothing and return no error.
 //
-// Safe for concurrent use, except that nothing may be called after Close.
-// Messages are datagrams: sent means queued, not done. See [Notifier.Barrier].
+// Safe for concurrent use, except that no method may be called after Close. Messages are
+// datagrams: a sent message is queued, not handled. See [Notifier.Barrier].
 type Notifier struct {
 	socket   *fd.FD
-	manager  string // the address, as package unix takes it
+	manager  string // the address, in the form of package unix
 	watchdog time.Duration
-	store    int // 0 is unknown
+	store    int // its limit, 0: unknown
 }
 
-// NewNotifier makes the notifier that NOTIFY_SOCKET asks for, nil where it
-// isn't set. The caller closes it. The environment variables are removed, so
-// that no child takes itself for the service.
+// NewNotifier makes the notifier for NOTIFY_SOCKET, nil if that isn't set. The caller closes
+// it. NewNotifier removes the environment variables, so that children don't use them.
 func NewNotifier() (*Notifier, error) {
 	env := make(map[string]string)
 	for _, name := range []string{
@@ -61,15 +60,15 @@ func NewNotifier() (*Notifier, error) {
 
 func connect(env map[string]string) (*Notifier, error) {
 	path := env["NOTIFY_SOCKET"]
-	// An @ stands for the zero byte of an abstract name, here as in package unix.
+	// An @ stands for the zero byte of an abstract name, as in package unix.
 	if path[0] != '/' && path[0] != '@' || len(path) >= len(unix.RawSockaddrUnix{}.Path) {
-		return nil, fmt.Errorf("NOTIFY_SOCKET=%q is no address of a unix socket", path)
+		return nil, fmt.Errorf("NOTIFY_SOCKET=%q is not the address of a unix socket", path)
 	}
 	n := &Notifier{manager: path}
 	if usec, pid := env["WATCHDOG_USEC"], env["WATCHDOG_PID"]; usec != "" && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
 		v, err := strconv.ParseInt(usec, 10, 64)
 		if err != nil || v <= 0 || v > int64(1<<63-1)/int64(time.Microsecond) {
-			return nil, fmt.Errorf("WATCHDOG_USEC=%q is no time", usec)
+			return nil, fmt.Errorf("WATCHDOG_USEC=%q is not a time", usec)
 		}
 		n.watchdog = time.Duration(v) * time.Microsecond
 	}
@@ -79,7 +78,7 @@ func connect(env map[string]string) (*Notifier, error) {
 		}
 		v, err := strconv.Atoi(env[name])
 		if err != nil || v < 0 {
-			return nil, fmt.Errorf("%s=%q is no number of descriptors", name, env[name])
+			return nil, fmt.Errorf("%s=%q is not a number of descriptors", name, env[name])
 		}
 		n.store = v
 		break
@@ -98,7 +97,7 @@ func connect(env map[string]string) (*Notifier, error) {
 	return n, nil
 }
 
-// Close ends the notifier. The manager isn't told.
+// Close ends the notifier. It sends nothing to the manager.
 func (n *Notifier) Close() error {
 	if n == nil {
 		return nil
@@ -109,8 +108,8 @@ func (n *Notifier) Close() error {
 // Ready says that the service has started, or has finished [Notifier.Reloading].
 func (n *Notifier) Ready() error { return n.send("READY=1") }
 
-// Status sets the line that "systemctl status" shows. Line breaks become spaces
-// and what isn't UTF-8 a question mark; a text over 2 KiB is cut.
+// Status sets the line that "systemctl status" shows. Line breaks become spaces, and bytes
+// that aren't UTF-8 question marks; a text over 2 KiB is cut.
 func (n *Notifier) Status(text string) error {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "?"), "?")
@@ -124,10 +123,10 @@ func (n *Notifier) Status(text string) error {
 	return n.send("STATUS=" + text)
 }
 
-// Reloading says that the configuration is being read again. Ready ends it.
+// Reloading says that the service reads its configuration again. Ready ends it.
 func (n *Notifier) Reloading() error {
-	// Type=notify-reload (systemd 253) wants the time, to tell this reload from
-	// an earlier one. Others ignore the line.
+	// Type=notify-reload (systemd 253) needs the time to tell this reload from an earlier
+	// one. Other types ignore the line.
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the clock: %w", err)
@@ -135,12 +134,11 @@ func (n *Notifier) Reloading() error {
 	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000))
 }
 
-// Stopping says that the service is ending of its own will or because it was
-// told to.
+// Stopping says that the service is ending, by itself or on request.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
 
-// ExtendTimeout asks for d from now to finish a start, a stop or a run with a
-// time limit, and counts only if it is sent before the old limit is over.
+// ExtendTimeout asks for d from now to finish a start, a stop or a run with a time limit. It
+// has an effect only before the old limit is over.
 func (n *Notifier) ExtendTimeout(d time.Duration) error {
 	return n.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds()))
 }
@@ -148,9 +146,8 @@ func (n *Notifier) ExtendTimeout(d time.Duration) error {
 // Watchdog says that the service works.
 func (n *Notifier) Watchdog() error { return n.send("WATCHDOG=1") }
 
-// WatchdogInterval is the time without a [Notifier.Watchdog] after which the
-// manager kills the service; half of it is a good period. 0 means that the
-// manager doesn't watch.
+// WatchdogInterval is the time without a [Notifier.Watchdog] after which the manager kills
+// the service; half of it is a good period. 0: the manager has no watchdog for the service.
 func (n *Notifier) WatchdogInterval() time.Duration {
 	if n == nil {
 		return 0
@@ -167,7 +164,7 @@ func (n *Notifier) send(message string, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	// One for each message: to encode it, package unix writes into it.
+	// A new address for each message, because package unix writes into it.
 	to := &unix.SockaddrUnix{Name: n.manager}
 	for {
 		err := unix.Sendmsg(n.socket.Int(), []byte(message), rights, to, unix.MSG_NOSIGNAL)

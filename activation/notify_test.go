@@ -317,15 +317,15 @@ func TestNewNotifier(t *testing.T) {
 		{"store", []string{"FDSTORE=512"}, limits{Store: 512, Known: true}, ""},
 		{"store before systemd 254", []string{"WCACHE_FDSTORE=2048"}, limits{Store: 2048, Known: true}, ""},
 		{"the manager knows better", []string{"FDSTORE=512", "WCACHE_FDSTORE=2048"}, limits{Store: 512, Known: true}, ""},
-		{"bad watchdog", []string{"WATCHDOG_USEC=soon"}, limits{}, `reach the service manager: WATCHDOG_USEC="soon" is no time`},
-		{"watchdog of no time", []string{"WATCHDOG_USEC=0"}, limits{}, `reach the service manager: WATCHDOG_USEC="0" is no time`},
+		{"bad watchdog", []string{"WATCHDOG_USEC=soon"}, limits{}, `reach the service manager: WATCHDOG_USEC="soon" is not a time`},
+		{"watchdog of no time", []string{"WATCHDOG_USEC=0"}, limits{}, `reach the service manager: WATCHDOG_USEC="0" is not a time`},
 		{"watchdog past all time", []string{"WATCHDOG_USEC=9223372036854775807"}, limits{},
-			`reach the service manager: WATCHDOG_USEC="9223372036854775807" is no time`},
-		{"bad store", []string{"FDSTORE=-1"}, limits{}, `reach the service manager: FDSTORE="-1" is no number of descriptors`},
+			`reach the service manager: WATCHDOG_USEC="9223372036854775807" is not a time`},
+		{"bad store", []string{"FDSTORE=-1"}, limits{}, `reach the service manager: FDSTORE="-1" is not a number of descriptors`},
 		{"address of another kind", []string{"NOTIFY_SOCKET=vsock:2:1234"}, limits{},
-			`reach the service manager: NOTIFY_SOCKET="vsock:2:1234" is no address of a unix socket`},
+			`reach the service manager: NOTIFY_SOCKET="vsock:2:1234" is not the address of a unix socket`},
 		{"long address", []string{"NOTIFY_SOCKET=/" + strings.Repeat("x", 107)}, limits{},
-			`reach the service manager: NOTIFY_SOCKET="/` + strings.Repeat("x", 107) + `" is no address of a unix socket`},
+			`reach the service manager: NOTIFY_SOCKET="/` + strings.Repeat("x", 107) + `" is not the address of a unix socket`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -18,28 +18,27 @@ import (
 )
 
 const (
-	// maxRights is SCM_MAX_FD of Linux: the descriptors that one message takes.
+	// maxRights is SCM_MAX_FD of Linux: the most descriptors of one message.
 	maxRights = 253
-	// maxName is FDNAME_MAX of systemd. The manager keeps what comes under a
-	// longer name, but as "stored", from where nobody finds it again.
+	// maxName is FDNAME_MAX of systemd. The manager stores a descriptor with a longer name
+	// as "stored", so that the next process can't find it.
 	maxName = 255
 )
 
-// Store leaves duplicates of fds with the manager, which passes them as [Files]
-// called name to the next process of this service: after a restart or a crash,
-// not after a stop or a clean exit. The caller keeps fds. Descriptors of one
-// open file are kept once. A name may be used for many, and more than once, but
-// descriptors come back in no order: what has to be told apart needs a name of
-// its own.
+// Store stores duplicates of fds with the manager, which passes them as [Files] of this name
+// to the next process of the service: after a restart or a crash, not after a stop or a clean
+// exit. The caller keeps fds. The manager keeps one descriptor per open file. Several
+// descriptors may have one name, but they come back in no particular order: give each
+// descriptor that has to be told apart its own name.
 //
-// The manager keeps at most [Notifier.StoreLimit] descriptors and closes others
-// without telling: look first. Each one is compared with all that are there, so
-// that 2000 keep it busy for about a second. The soft limit of open files that
-// the unit sets must exceed all stored descriptors and sockets, else the next
-// start fails; Go raises that limit for itself, so it can't be seen from here.
+// The manager keeps at most [Notifier.StoreLimit] descriptors and closes others without an
+// error, so check before. It compares each descriptor with all stored ones, so that 2000 keep
+// it busy for about a second. The unit's soft limit of open files must exceed the number of
+// stored descriptors and sockets, or the next start fails; a Go program raises its own limit,
+// so it can't see that one.
 //
-// A name or a descriptor that can't be right is an error before anything is
-// sent. After another error some of fds may be stored: remove the name.
+// An invalid name or descriptor is an error before anything is sent. After another error some
+// of fds may be stored: remove the name.
 func (n *Notifier) Store(name string, fds ...*fd.FD) error {
 	if n == nil {
 		return nil
@@ -56,8 +55,8 @@ func (n *Notifier) Store(name string, fds ...*fd.FD) error {
 	for len(numbers) > 0 {
 		part := numbers[:min(len(numbers), maxRights)]
 		numbers = numbers[len(part):]
-		// Without FDPOLL=0 the manager drops what hangs up: the connection of an
-		// engine that ends during a restart, whose end somebody has to notice.
+		// Without FDPOLL=0 the manager would drop a connection that hangs up. If an engine ends
+		// during a restart, the next daemon must see that on its connection.
 		if err := n.send("FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", part...); err != nil {
 			return err
 		}
@@ -78,10 +77,9 @@ func (n *Notifier) Remove(name string) error {
 	return n.send("FDSTOREREMOVE=1\nFDNAME=" + name)
 }
 
-// StoreLimit is the number of descriptors that the manager keeps for this
-// service. It is known from systemd 254 on, which passes FDSTORE; where that is
-// missing WCACHE_FDSTORE is believed, which the unit sets beside
-// FileDescriptorStoreMax=.
+// StoreLimit is the number of descriptors that the manager keeps for this service. Systemd
+// passes it from version 254 on, as FDSTORE; without that, StoreLimit takes WCACHE_FDSTORE,
+// which the unit sets together with FileDescriptorStoreMax=.
 func (n *Notifier) StoreLimit() (limit int, known bool) {
 	if n == nil || n.store == 0 {
 		return 0, false
@@ -89,13 +87,13 @@ func (n *Notifier) StoreLimit() (limit int, known bool) {
 	return n.store, true
 }
 
-// Barrier returns when the manager has handled all that was sent before, or
-// with ctx's cause when that is done first.
+// Barrier returns when the manager has handled all messages that were sent before, or with
+// ctx's cause if ctx is done first.
 func (n *Notifier) Barrier(ctx context.Context) error {
 	if n == nil {
 		return nil
 	}
-	// The manager closes the pipe's other end when it comes to the message.
+	// The manager closes the pipe's other end when it handles the message.
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
@@ -107,7 +105,7 @@ func (n *Notifier) Barrier(ctx context.Context) error {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() {
-		_ = r.SetReadDeadline(time.Unix(1, 0)) // fails only once r is closed, and then nobody reads
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // fails only if r is closed, when no read waits
 	})
 	defer stop()
 	_, err = r.Read(make([]byte, 1))
@@ -122,8 +120,8 @@ func (n *Notifier) Barrier(ctx context.Context) error {
 	return fmt.Errorf("wait for the service manager: %w", err)
 }
 
-// checkName holds the rules of fdname_is_valid in systemd. It is strict where
-// the manager is lenient, see [maxName].
+// checkName checks the rules of fdname_is_valid in systemd. It refuses invalid names, which
+// the manager would replace, see [maxName].
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("a name of %d bytes, not 1 to %d", len(name), maxName)

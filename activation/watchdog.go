@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Watch tells a manager that watches the service that it works, each time that check,
-// which has to end with its context, finds it so: thrice in the manager's interval. A
-// check that fails is logged. stop ends it and waits for that.
+// Watch calls check three times per watchdog interval, and tells the manager that the service
+// works each time that check succeeds. It logs an error of check, which must end with its
+// context. Without a watchdog it does nothing. Stop ends it, and returns when it has ended.
 func (n *Notifier) Watch(ctx context.Context, check func(context.Context) error, log *slog.Logger) (stop func()) {
 	interval := n.WatchdogInterval()
 	if interval <= 0 {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package attached remembers which process was given which entry, in a memory file
-// that a service manager keeps: an engine that was answered a moment before a crash
-// still has its entry afterwards. Writing it is a copy in memory, which waits for no
-// disk and no other process.
+// Package attached records which process was given which entry, in a memory file that the
+// service manager keeps: if the daemon crashes just after it has answered an engine, the next
+// daemon still knows that the engine has the entry. A write is a copy in memory, which waits
+// for no disk and no other process.
 package attached
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// Process is one that may map an entry.
+// Process is a process that may map an entry.
 type Process struct {
 	PID   int
-	Name  string // at most 16 bytes are kept, as the kernel does
-	Start uint64 // field 22 of /proc/PID/stat, which tells it from another of its pid
+	Name  string // /proc/PID/comm; the file keeps 16 bytes, as the kernel does
+	Start uint64 // field 22 of /proc/PID/stat, which tells apart processes with the same pid
 	Since time.Time
 }
 
@@ -38,8 +38,8 @@ type Row struct {
 
 // A row takes size bytes of the file, all of them zero where it is free:
 // the entry's id (32 bytes), pid (8), start (8), since in nanoseconds since 1970 (8),
-// name (16, filled up with zeros), CRC-32C of all that (4), padding. A row is written
-// by one system call; the sum is for what is no file of this package at all.
+// name (16, padded with zeros), CRC-32C of all that (4), padding. One system call writes a
+// row; the checksum detects files that this package didn't write.
 const (
 	size    = 80
 	summed  = 72
@@ -52,10 +52,10 @@ type File struct {
 	fd *fd.FD
 
 	mu   sync.Mutex
-	rows []Row // by place in the file; a free one has no Entry
+	rows []Row // by place in the file; in a free place Entry is ""
 }
 
-// New makes an empty file.
+// New makes an empty file. The caller closes it.
 func New() (*File, error) {
 	f, err := fd.Memory("wcache-attached")
 	if err != nil {
@@ -64,8 +64,8 @@ func New() (*File, error) {
 	return &File{fd: f}, nil
 }
 
-// Open takes over a file that New made, in this process or one before, and owns the
-// descriptor from here on, unless there is an error. Rows that can't be read are free.
+// Open opens a file that New made, in this process or an earlier one. It owns the descriptor
+// from here on, unless there is an error. It treats rows that it can't read as free.
 func Open(f *fd.FD) (*File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.Int(), &st); err != nil {
@@ -90,13 +90,13 @@ func Open(f *fd.FD) (*File, error) {
 	return &File{fd: f, rows: decode(b)}, nil
 }
 
-// FD is the file's descriptor, to be kept by others. It stays the File's.
+// FD is the file's descriptor, for the fd store. The File owns it.
 func (f *File) FD() *fd.FD { return f.fd }
 
 // Close closes the file.
 func (f *File) Close() error { return f.fd.Close() }
 
-// Rows are all that is remembered.
+// Rows lists all rows.
 func (f *File) Rows() []Row {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,8 +109,8 @@ func (f *File) Rows() []Row {
 	return list
 }
 
-// Add remembers a process of an entry. One that is remembered with that entry already
-// is replaced.
+// Add records a process of an entry. It replaces an earlier row of the same process and
+// entry.
 func (f *File) Add(r Row) error {
 	b, err := encode(r)
 	if err != nil {
@@ -142,7 +142,7 @@ func (f *File) Add(r Row) error {
 	return nil
 }
 
-// Remove forgets the rows for which gone is true.
+// Remove removes the rows for which gone is true.
 func (f *File) Remove(gone func(Row) bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (f *File) Remove(gone func(Row) bool) error {
 	return errors.Join(errs...)
 }
 
-// write writes a place of the file. Preconditions: mu is held.
+// write writes a place of the file. Precondition: mu is held.
 func (f *File) write(place int, b []byte) error {
 	for {
 		n, err := unix.Pwrite(f.fd.Int(), b, int64(place)*size)
@@ -192,7 +192,7 @@ func encode(r Row) ([]byte, error) {
 	return b[:size], nil
 }
 
-// decode reads a file. What is no row is a free one.
+// decode reads the rows of a file. It treats invalid rows as free.
 func decode(b []byte) []Row {
 	rows := make([]Row, len(b)/size)
 	for i := range rows {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package cache holds entries, each of one key and one model directory: each is
-// loaded once however many ask, is attached to the engines that map it, and leaves
-// when room is needed or its files have changed. It owns the descriptors of what it
-// holds.
+// Package cache holds entries, each of one key and one model directory. The cache loads an
+// entry once for any number of concurrent requests, records which engines may map it, and
+// evicts it when it needs room or when the model's files have changed. It owns the
+// descriptors of its entries.
 //
-// It neither speaks to engines nor knows how a load is done. Nothing slow happens
-// under its lock: memory is closed and descriptors leave the store in [janitor].
+// It neither talks to engines nor knows how models are loaded. Nothing slow happens under
+// its lock: [janitor] closes memory and removes descriptors from the store.
 package cache
 
 import (
@@ -22,73 +22,73 @@ import (
 	"github.com/wcache/wcache/manifest"
 )
 
-// Want is what a request asks for. A key covers headers and no data, so that it may
-// mean several directories: the caller has made sure which.
+// Want is what a request asks for. A key depends on the headers of files and not on their
+// data, so several directories may have the same one: the caller says which it means.
 type Want struct {
 	Key fingerprint.Key
 	Dir string // absolute, without links
-	By  string // what made the caller sure, for the record; no part of what is wanted
+	By  string // how the caller found the directory, for the record; not part of the ID
 }
 
-// ID names what is wanted, as [manifest.ID] does.
+// ID is the [manifest.ID] of the key and the directory.
 func (w Want) ID() string { return manifest.ID(w.Key, w.Dir) }
 
-// Load loads what is wanted. It reserves its bytes on the ticket before it takes
-// them, and ends with that error if there is one. ctx ends when the cache closes.
-// After a [*Moved] those that came while it ran have it load anew.
+// Load loads a model. It reserves its bytes on the ticket before it allocates them, and
+// returns the error of that if there is one. The cache owns the contents. Ctx ends when the
+// cache closes. After a [*Moved], requests that came while it ran start a new load.
 type Load func(ctx context.Context, want Want, ticket *Ticket) (*Contents, error)
 
 // Stale is the error of [Options.Fresh] for an entry that must not be served any more.
 type Stale struct{ Why string }
 
 //diag loading REASON
-// A file of the model changed while it was loaded or handed out, and the reason says how. Wait
-// until its files stay as they are; the next request loads them again.
+// A file of the model changed during the load or the request, and the reason says how. Wait until
+// its files stay as they are; the next request loads them again.
 
 func (s *Stale) Error() string { return "check entry: " + s.Why }
 
 // Advice is what to do about it.
 func (s *Stale) Advice() string { return "wait until its files stay as they are" }
 
-// Moved is the error of a load whose files were changed under it: it says nothing of
-// the files as they were when a request came later.
+// Moved is the error of a load whose files changed while it ran. For a request that came
+// during the load, a new load may succeed.
 type Moved struct{ Err error }
 
 func (m *Moved) Error() string { return m.Err.Error() }
 
-// Unwrap gives what the load ended with.
+// Unwrap gives the error of the load.
 func (m *Moved) Unwrap() error { return m.Err }
 
 // Progress is how far a load is, in bytes.
 type Progress struct {
-	Model     string // what is loaded, for people; "" while that isn't known
+	Model     string // the model's directory; "" while it isn't known
 	Allocated int64  // on the device so far
-	Done      int64  // filled
+	Done      int64  // filled so far
 	Total     int64
-	Waiting   string // for what nothing can be done yet, such as memory; "" if it goes on
+	Waiting   string // what the load waits for, such as memory; "" if it doesn't wait
 }
 
 // Options of a cache.
 type Options struct {
 	Load   Load
-	Budget int64            // bytes that entries may hold together, 0: no limit
+	Budget int64            // the most bytes of all entries together, 0: no limit
 	Now    func() time.Time // nil: time.Now
-	// Fresh reports as a [*Stale] why an entry isn't what its directory has any more,
-	// such as files that have changed. Another error says that it can't be told now:
-	// the request fails and the entry stays. It is asked before an entry is served,
-	// after a load too, with no lock held. Nil: every entry is fresh.
+	// Fresh reports as a [*Stale] why an entry no longer matches its directory, such as
+	// files that have changed. Another error means that it can't tell now: the request
+	// fails and the entry stays. The cache calls it before it serves an entry, also after
+	// a load, without a lock. Nil: every entry is fresh.
 	Fresh func(context.Context, *Hold) error
-	// Changed is called after entries or their engines came or went, with no lock
-	// held. Records tells what there is. Nil: nothing is called.
+	// Changed is called after entries or their engines came or went, without a lock;
+	// Records lists the entries. Nil: not called.
 	Changed func()
-	// Ended is told of each load when it has ended, with its error or nil, before those
-	// that wait for it and with no lock held. Nil: nobody is.
+	// Ended is called after each load with its error or nil, before the requests that wait
+	// for it go on, and without a lock. Nil: not called.
 	Ended func(error)
-	// Store keeps descriptors for the next process. Nil: there is none.
+	// Store keeps descriptors for the next process. Nil: none are kept.
 	Store Store
 }
 
-// Cache is safe for concurrent use.
+// Cache holds loaded models. It is safe for concurrent use.
 type Cache struct {
 	load    Load
 	now     func() time.Time
@@ -109,7 +109,7 @@ type Cache struct {
 	budget  int64
 	closed  bool
 	entries map[string]*Entry // by Want.ID; loading or ready
-	retired map[*Entry]bool   // not served any more, but engines may still map them
+	retired map[*Entry]bool   // no longer served, but engines may still map them
 	last    []manifest.Entry  // records when the cache was closed
 }
 
@@ -120,7 +120,7 @@ type Cache struct {
 // ErrClosed is the error of a cache that is being closed.
 var ErrClosed = errors.New("the service is stopping")
 
-// New makes an empty cache. Close it.
+// New makes an empty cache. The caller closes it.
 func New(o Options) *Cache {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Cache{
@@ -147,15 +147,14 @@ func New(o Options) *Cache {
 	return c
 }
 
-// SetBudget changes the budget. Entries that are over it stay until room is
-// needed.
+// SetBudget changes the budget. Entries that exceed it stay until the next load needs room.
 func (c *Cache) SetBudget(bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.budget = bytes
 }
 
-// SetPinned says anew which directories are pinned.
+// SetPinned replaces the set of pinned directories.
 func (c *Cache) SetPinned(pinned map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +165,7 @@ func (c *Cache) SetPinned(pinned map[string]bool) {
 	}
 }
 
-// fill runs the load of one entry and publishes what comes of it.
+// fill runs the load of one entry and publishes its result.
 func (c *Cache) fill(e *Entry) {
 	contents, err := c.load(c.ctx, e.want, &Ticket{cache: c, entry: e})
 	if err == nil {
@@ -196,7 +195,8 @@ func (c *Cache) fill(e *Entry) {
 	c.changed()
 }
 
-// publish ends a load in its entry, and gives its error. Preconditions: mu is held.
+// publish sets the result of a load in its entry, and gives its error. Precondition: mu is
+// held.
 func (c *Cache) publish(e *Entry, contents *Contents, err error) error {
 	e.reserved = 0
 	if err != nil {
@@ -210,17 +210,17 @@ func (c *Cache) publish(e *Entry, contents *Contents, err error) error {
 	e.contents, e.ready, e.used = contents, true, contents.Record.Used
 	if e.lost != "" {
 		//diag loading REASON
-		// The loader could not fill the entry, for the given reason, and has freed all memory of
-		// it. Mend what the reason names; the next request loads again.
+		// The loader could not fill the entry, for the given reason, and has freed its memory. Mend
+		// what the reason names; the next request loads again.
 		e.err = fmt.Errorf("load model: %s", e.lost)
 		c.retire(e, e.lost)
 	}
 	return e.err
 }
 
-// Adopt takes in contents that were loaded before and are in the store, with the
-// record that Records gave of them; the record's engines are attached. If there
-// is an entry of the same already, or the cache is closed, they are closed.
+// Adopt adds contents that an earlier process loaded and put into the store, with the
+// record that its Records gave; the record's engines are attached. The cache owns the
+// contents, and closes them if it already has such an entry or is closed.
 func (c *Cache) Adopt(contents *Contents) error {
 	if err := c.numbers.raise(contents); err != nil {
 		return errors.Join(err, contents.Close())
@@ -244,8 +244,8 @@ func (c *Cache) Adopt(contents *Contents) error {
 	return nil
 }
 
-// Close ends loads, waits for them, and closes every descriptor. Holds that are
-// out stay valid until they are released.
+// Close ends loads, waits for them, and closes every descriptor. Holds stay valid until
+// they are released.
 func (c *Cache) Close() {
 	c.stop()
 	c.mu.Lock()
@@ -253,8 +253,8 @@ func (c *Cache) Close() {
 	c.mu.Unlock()
 	c.loads.Wait()
 	c.mu.Lock()
-	// Nothing is taken out of the store: the next process finds it there, and
-	// stopping the service for good empties it.
+	// The store keeps everything for the next process. When the service is stopped, the
+	// service manager empties the store.
 	for _, e := range c.entries {
 		delete(c.entries, e.id)
 		c.retired[e] = true
@@ -267,8 +267,8 @@ func (c *Cache) Close() {
 	c.janitor.close()
 }
 
-// Records are the entries that are ready, oldest first, as a manifest has them.
-// After Close they are what was held until then.
+// Records lists the entries that are ready, oldest first, for a manifest. After Close it
+// lists the entries that were held until then.
 func (c *Cache) Records() []manifest.Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Contents are what a load makes. The cache owns the descriptors from the moment
-// it is given them.
+// Contents are the result of a load. The cache owns the descriptors from the moment it
+// gets them.
 type Contents struct {
 	Table   *tensor.Table
 	TableFD *fd.FD
@@ -34,11 +34,11 @@ func (c *Contents) keep(store Store) error {
 			return err
 		}
 	}
-	return store.Put(c.Record.Table, c.TableFD) // last: where there is a label, all is there
+	return store.Put(c.Record.Table, c.TableFD) // last: if the store has the label, it has all
 }
 
-// label replaces the table's file by one with the record in front: what is in the
-// store says itself what it is.
+// label replaces the table's file by one that begins with the record, so that the store
+// itself says what its descriptors are.
 func label(contents *Contents) error {
 	table, err := contents.TableFD.ReadSealed(tensor.MaxEncoded)
 	if err != nil {
@@ -57,8 +57,9 @@ func label(contents *Contents) error {
 	return nil
 }
 
-// Store keeps descriptors, by name, beyond the end of this process. The cache never
-// uses a name twice. Its methods may take long and are called with no lock held.
+// Store keeps descriptors, by name, beyond the end of this process. The cache never uses a
+// name twice. Methods may take long: the cache calls them without a lock. Put doesn't take
+// ownership of f.
 type Store interface {
 	// Room reports why n more descriptors would not be kept, nil if they would.
 	Room(n int) error
@@ -66,7 +67,7 @@ type Store interface {
 	Remove(name string) error
 }
 
-// noStore keeps nothing, and has room for that.
+// noStore keeps nothing and always has room.
 type noStore struct{}
 
 func (noStore) Room(int) error           { return nil }

@@ -16,9 +16,9 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Entry is what was wanted and, once it is loaded, its contents. All but id, want,
-// done and started is guarded by the cache's mu; of contents, once they are there,
-// only the record changes.
+// Entry is what a request wanted and, once it is loaded, its contents. The cache's mu guards
+// all fields but id, want, done and started; once contents are set, only their record
+// changes.
 type Entry struct {
 	id      string // of want
 	want    Want
@@ -32,10 +32,10 @@ type Entry struct {
 	reserved int64 // bytes that the load said it takes
 	used     time.Time
 	waiting  int    // requests that wait for the load
-	holds    int    // requests that are being answered
-	kept     error  // why the store doesn't have it
-	left     string // why it isn't served any more, for a retired entry
-	lost     string // why what was reserved for the load is gone, "" if it isn't
+	holds    int    // holds that haven't been released
+	kept     error  // why the store doesn't have it, nil if it has
+	left     string // why it is no longer served, for a retired entry
+	lost     string // why the memory of the running load is gone, "" if it isn't
 	engines  map[int]Engine
 }
 
@@ -43,11 +43,11 @@ type Entry struct {
 type Engine struct {
 	PID   int
 	Name  string // /proc/PID/comm
-	Start uint64 // its start time in /proc/PID/stat, which tells it from another of its pid
+	Start uint64 // its start time in /proc/PID/stat, which tells apart processes with the same pid
 	Since time.Time
 }
 
-// describe fills in what the cache knows of an entry's record.
+// describe fills in the fields of an entry's record that the cache knows.
 func (c *Cache) describe(e *Entry, contents *Contents) {
 	c.mu.Lock()
 	c.serial++
@@ -57,27 +57,28 @@ func (c *Cache) describe(e *Entry, contents *Contents) {
 	r.ID, r.Key, r.Dir = e.id, e.want.Key, e.want.Dir
 	r.Table = "t-" + name
 	r.Pieces = nil
-	size, _ := contents.Segment.PieceBytes() // as the loader has found
+	size, _ := contents.Segment.PieceBytes() // the loader has checked it
 	for i, f := range contents.Segment.Pieces {
-		file, _ := f.File() // of an open descriptor; without it the next process drops the entry
+		file, _ := f.File() // it is open, so there is no error; without File the next process would drop the entry
 		r.Pieces = append(r.Pieces, manifest.Piece{Name: fmt.Sprintf("s-%s-%d", name, i), Bytes: size, File: file})
 	}
 	r.Tensors, r.Bytes = len(contents.Table.Tensors), contents.Table.Bytes()
 }
 
-// Times of keeping: how long a load's answer waits for the store, and after how long
-// what failed is tried again.
+// Times of keeping: how long the answer to a load waits for the store, and the pause after
+// a failed try.
 const (
 	keepWait  = 2 * time.Second
 	keepAgain = 5 * time.Second
 )
 
-// errNotYet is why an entry isn't kept while the store takes its time.
+// errNotYet is why an entry isn't kept until the store has taken it.
 var errNotYet = errors.New("keep descriptors: the service manager has not taken them yet")
 
-// keep has the store keep an entry, and waits a moment for it: what was answered is to
-// outlive this process. An entry that isn't kept is served all the same; it would be
-// lost with this process, so it is tried again until it succeeds or the entry leaves.
+// keep puts an entry into the store, and waits for that for keepWait at most, so that an
+// entry mostly is in the store before an engine gets it. If that fails, the entry is still
+// served, but would be lost with this process; keep tries again until it succeeds or the
+// entry leaves.
 func (c *Cache) keep(e *Entry, contents *Contents) {
 	c.mu.Lock()
 	if e.kept == nil {
@@ -103,7 +104,7 @@ func (c *Cache) keep(e *Entry, contents *Contents) {
 	c.changed()
 }
 
-// retry keeps an entry that the store did not take, if it is still there.
+// retry calls keep for an entry that the store did not take, if the cache still has it.
 func (c *Cache) retry(e *Entry, contents *Contents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +120,8 @@ func (c *Cache) retry(e *Entry, contents *Contents) {
 // String names an engine for people.
 func (e Engine) String() string { return fmt.Sprintf("%s (pid %d)", e.Name, e.PID) }
 
-// bytes that the entry has or will have on the device.
+// bytes is how many bytes the entry has or will have on the device. Precondition: mu is
+// held.
 func (e *Entry) bytes() int64 {
 	if !e.ready {
 		return max(e.reserved, e.progress.Allocated)
@@ -127,14 +129,14 @@ func (e *Entry) bytes() int64 {
 	return e.contents.Segment.Bytes
 }
 
-// hold counts one more request that is being answered. Preconditions: mu is held.
+// hold makes a hold on a ready entry. Precondition: mu is held.
 func (e *Entry) hold(c *Cache, hit bool) *Hold {
 	e.holds++
 	return &Hold{cache: c, entry: e, hit: hit}
 }
 
-// Hold keeps an entry's descriptors open while a request is answered. It is safe
-// for concurrent use.
+// Hold keeps an entry's descriptors open until Release, while a request is answered. It is
+// safe for concurrent use.
 type Hold struct {
 	cache *Cache
 	entry *Entry
@@ -143,18 +145,18 @@ type Hold struct {
 	by    string
 }
 
-// ID is the [Want.ID] of what is held.
+// ID is the [Want.ID] of the entry.
 func (h *Hold) ID() string { return h.entry.id }
 
-// Record is what is known of the entry.
+// Record is the entry's current record.
 func (h *Hold) Record() manifest.Entry {
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
 	return h.entry.record()
 }
 
-// Renew replaces the record of the entry's files, for a caller who has made sure that
-// their contents are what was loaded.
+// Renew replaces the record of the entry's files. The caller has made sure that their
+// contents are equal to the entry's.
 func (h *Hold) Renew(files []manifest.File) {
 	h.cache.mu.Lock()
 	h.entry.contents.Record.Files = files
@@ -162,23 +164,23 @@ func (h *Hold) Renew(files []manifest.File) {
 	h.cache.changed()
 }
 
-// Table is the entry's table. It must not be changed.
+// Table is the entry's table. The caller must not change it.
 func (h *Hold) Table() *tensor.Table { return h.entry.contents.Table }
 
-// By is what made the caller sure of the directory.
+// By is how the caller of Get found the directory, see [Want.By].
 func (h *Hold) By() string { return h.by }
 
 // Segment is the entry's memory. The cache owns the descriptors, which stay open until
 // Release at least.
 func (h *Hold) Segment() device.Segment { return h.entry.contents.Segment }
 
-// Model is the directory that was loaded.
+// Model is the directory from which the entry was loaded.
 func (h *Hold) Model() string { return h.entry.want.Dir }
 
-// Hit tells whether the entry was there when it was asked for.
+// Hit tells whether the entry was ready when the request came.
 func (h *Hold) Hit() bool { return h.hit }
 
-// Attach counts a process as one that may map the entry, until Detach.
+// Attach records that a process may map the entry, until Detach.
 func (h *Hold) Attach(engine Engine) {
 	defer h.cache.changed()
 	h.cache.mu.Lock()
@@ -196,7 +198,7 @@ func (h *Hold) Release() {
 	})
 }
 
-// Detach ends the attachment of a process to whatever it was attached to.
+// Detach removes a process from all entries that it was attached to.
 func (c *Cache) Detach(pid int) {
 	defer c.changed()
 	c.mu.Lock()
@@ -210,7 +212,7 @@ func (c *Cache) Detach(pid int) {
 	}
 }
 
-// engineList are the engines by pid, never nil. Preconditions: mu is held.
+// engineList lists the engines by pid, never nil. Precondition: mu is held.
 func (e *Entry) engineList() []Engine {
 	list := make([]Engine, 0, len(e.engines))
 	for _, x := range e.engines {
@@ -220,7 +222,7 @@ func (e *Entry) engineList() []Engine {
 	return list
 }
 
-// record is the entry's record as of now. Preconditions: mu is held, the entry is ready.
+// record is the entry's current record. Preconditions: mu is held, the entry is ready.
 func (e *Entry) record() manifest.Entry {
 	r := e.contents.Record
 	r.Used = e.used
@@ -231,18 +233,18 @@ func (e *Entry) record() manifest.Entry {
 	return r
 }
 
-// retire takes an entry out of service. Its memory is freed when no engine that
-// was given its handles is left: a handle is a descriptor's number, and one that
-// was closed early would mean nothing to an engine that fetches it late.
-// Preconditions: mu is held, the entry is ready.
+// retire takes an entry out of service. Its memory is freed when the last engine that got
+// its handles has ended: a handle is a descriptor's number, and an engine that fetches the
+// descriptor late would fail if it were closed. Preconditions: mu is held, the entry is
+// ready.
 func (c *Cache) retire(e *Entry, why string) {
 	if c.entries[e.id] == e {
 		delete(c.entries, e.id)
 	}
 	e.left = why
 	c.retired[e] = true
-	// Out of the store now, not when the last engine has ended: the next process
-	// must not serve it.
+	// It leaves the store now and not when the last engine has ended: the next process must
+	// not serve it.
 	names := []string{e.contents.Record.Table}
 	for _, p := range e.contents.Record.Pieces {
 		names = append(names, p.Name)
@@ -251,7 +253,7 @@ func (c *Cache) retire(e *Entry, why string) {
 	c.closeIfFree(e)
 }
 
-// closeIfFree closes a retired entry that nobody uses. Preconditions: mu is held.
+// closeIfFree closes a retired entry that is no longer in use. Precondition: mu is held.
 func (c *Cache) closeIfFree(e *Entry) {
 	if !c.retired[e] || e.holds > 0 || e.waiting > 0 || len(e.engines) > 0 {
 		return
@@ -260,7 +262,7 @@ func (c *Cache) closeIfFree(e *Entry) {
 	c.janitor.add(chore{contents: e.contents})
 }
 
-// InUse is the error of an eviction that engines are in the way of.
+// InUse is the error of an eviction while engines or requests use the entry.
 type InUse struct {
 	ID      string // of its key
 	Engines []Engine

@@ -102,8 +102,8 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// A device that has lost what it held takes all entries along, whoever has them; one
-// that is being loaded or handed out is not closed under anybody's hands.
+// When a device has lost its memory, Drop drops all entries, also those in use; an entry that
+// is being loaded or handed out stays open until that ends.
 func TestDrop(t *testing.T) {
 	l := newLoads()
 	c := New(Options{Load: l.load})

@@ -9,9 +9,9 @@ import (
 	"github.com/wcache/wcache/manifest"
 )
 
-// Hold gives the entry of a [Want.ID], which has to be ready, for one who looks at it:
-// its files are not asked after, and it counts as no use. The error is a [*NoEntry]. The
-// caller has to release the hold.
+// Hold gives a ready entry by its [Want.ID], for inspection: unlike Get it doesn't check the
+// files, and doesn't count as a use. The error is a [*NoEntry]. The caller releases the
+// hold.
 func (c *Cache) Hold(id string) (*Hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -22,19 +22,19 @@ func (c *Cache) Hold(id string) (*Hold, error) {
 	return e.hold(c, true), nil
 }
 
-// Retire takes what is held out of service, for the given reason. Engines that have
-// mapped it keep it, and what is requested from now on is loaded again.
+// Retire takes the entry out of service, for the given reason. Engines that have mapped it
+// keep it; the next request loads it again.
 func (h *Hold) Retire(why string) {
 	h.cache.mu.Lock()
-	if h.cache.entries[h.entry.id] == h.entry { // not yet for another reason
+	if h.cache.entries[h.entry.id] == h.entry { // it isn't retired already
 		h.cache.retire(h.entry, why)
 	}
 	h.cache.mu.Unlock()
 	h.cache.changed()
 }
 
-// Amend has the record of each file of each entry be what amend makes of it. That is
-// called with a lock held, and has to be quick and to call nothing of the cache.
+// Amend replaces the record of each file of each ready entry by the result of amend. Amend
+// is called with the lock held: it has to be quick and must not call the cache.
 func (c *Cache) Amend(amend func(manifest.File) manifest.File) {
 	if c.amend(amend) {
 		c.changed()
@@ -48,7 +48,7 @@ func (c *Cache) amend(amend func(manifest.File) manifest.File) (changed bool) {
 		if !e.ready {
 			continue
 		}
-		files := slices.Clone(e.contents.Record.Files) // others read those that there are
+		files := slices.Clone(e.contents.Record.Files) // copies of the record share the old slice
 		for i, f := range files {
 			files[i] = amend(f)
 		}

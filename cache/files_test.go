@@ -70,7 +70,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// Records of files change for all entries at once, and not under those who read them.
+// Amend changes the file records of all entries at once, but not copies that readers have.
 func TestAmend(t *testing.T) {
 	l := newLoads()
 	var changes atomic.Int64

@@ -11,20 +11,20 @@ import (
 	"github.com/wcache/wcache/fingerprint"
 )
 
-// Outcome is how a request came by its entry, whether it got one or not.
+// Outcome says how a request got its entry; it is also set with an error.
 type Outcome struct {
-	Before State  // what there was when it asked: Ready, Loading, or "" for nothing
-	Stale  string // why what there was is not served any more; "" if it is
+	Before State  // the entry's state when the request came: Ready, Loading, or "" for no entry
+	Stale  string // why the entry that was ready is no longer served; "" if it is
 }
 
-// maxTries is how often a request tries to get an entry whose files change under
-// its load.
+// maxTries is how often a request tries to get an entry whose files change during the
+// load.
 const maxTries = 3
 
-// Get gives the entry of what is wanted, which is loaded if it isn't there; it waits
-// for a load that is under way. What it gives is what the directory held when Get was
-// called, or later. ctx ends the wait, not the load. The caller has to release the
-// hold, and until then the entry's descriptors stay open.
+// Get gives the entry that is wanted. It loads a missing entry, and waits for a load that is
+// under way. The entry has what the directory held when Get was called, or later. Ctx ends
+// the wait, not the load. The caller releases the hold; until then the entry's descriptors
+// stay open.
 func (c *Cache) Get(ctx context.Context, want Want) (*Hold, Outcome, error) {
 	var out Outcome
 	for try := 1; ; try++ {
@@ -44,7 +44,7 @@ func (c *Cache) Get(ctx context.Context, want Want) (*Hold, Outcome, error) {
 				err = fmt.Errorf("wait for load: %w", ctx.Err())
 			}
 			if moved := new(Moved); before == Loading && errors.As(err, &moved) && try < maxTries {
-				continue // that was perhaps over before this request came
+				continue // the files may have changed before this request came
 			}
 			if err != nil {
 				return nil, out, err
@@ -67,9 +67,8 @@ func (c *Cache) Get(ctx context.Context, want Want) (*Hold, Outcome, error) {
 	}
 }
 
-// find looks up what is wanted and starts a load if there is nothing. It gives a hold
-// on an entry that is ready, else the entry to wait for, where it has counted the
-// caller as waiting.
+// find looks up an entry, and starts a load if there is none. It gives a hold on a ready
+// entry, else the entry to wait for, on which it has counted the caller as waiting.
 func (c *Cache) find(want Want) (*Entry, State, *Hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,8 +91,8 @@ func (c *Cache) find(want Want) (*Entry, State, *Hold, error) {
 	return e, before, nil, nil
 }
 
-// check asks whether what is held may be served, and retires it if not. A file system
-// that doesn't answer keeps this request waiting and no other.
+// check checks whether an entry may be served, and retires it if not. A file system that
+// doesn't answer blocks this request only.
 func (c *Cache) check(ctx context.Context, h *Hold) error {
 	err := h.entry.contents.Segment.Gone()
 	if err != nil {
@@ -104,7 +103,7 @@ func (c *Cache) check(ctx context.Context, h *Hold) error {
 	var stale *Stale
 	if errors.As(err, &stale) {
 		c.mu.Lock()
-		if c.entries[h.entry.id] == h.entry { // not yet by another request
+		if c.entries[h.entry.id] == h.entry { // another request may have retired it
 			c.retire(h.entry, stale.Why)
 		}
 		c.mu.Unlock()
@@ -113,8 +112,9 @@ func (c *Cache) check(ctx context.Context, h *Hold) error {
 	return err
 }
 
-// Recheck retires the entries of a key whose files have changed. Nobody asks for those
-// any more: what their directory holds now has other headers, or it is gone.
+// Recheck retires the entries of a key whose files have changed. If the headers in their
+// directory have changed too, or it is gone, no request would find that out: requests now
+// have another key or another directory.
 func (c *Cache) Recheck(ctx context.Context, key fingerprint.Key) {
 	var holds []*Hold
 	c.mu.Lock()
@@ -125,19 +125,19 @@ func (c *Cache) Recheck(ctx context.Context, key fingerprint.Key) {
 	}
 	c.mu.Unlock()
 	for _, h := range holds {
-		_ = c.check(ctx, h) // an error costs no entry
+		_ = c.check(ctx, h) // after an error the entry stays
 		h.Release()
 	}
 }
 
-// use notes a use of what is held.
+// use records the time at which the entry was used.
 func (c *Cache) use(h *Hold) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.entry.used = c.now()
 }
 
-// arrive turns a wait that is over into a hold.
+// arrive ends a wait for a load that has ended: it gives a hold, or the load's error.
 func (c *Cache) arrive(e *Entry) (*Hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

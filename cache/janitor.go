@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// janitor does beside requests, in order, what may take long: it puts descriptors into
-// the store and takes them out, for which a service manager may take seconds, and
-// closes memory, which takes a tenth of a second for a GiB. Memory is free when it is
-// out of the store and closed. Safe for concurrent use.
+// janitor does slow work in a goroutine of its own, in order: it puts descriptors into the
+// store and removes them, which may take a service manager seconds, and closes memory,
+// which takes 0.1 s per GiB. Memory is free when it is removed from the store and closed.
+// Safe for concurrent use.
 type janitor struct {
 	store Store
 	ended chan struct{}
@@ -20,17 +20,17 @@ type janitor struct {
 	mu    sync.Mutex
 	queue []chore
 	more  chan struct{} // a token when the queue has grown
-	last  bool          // it ends when the queue is empty
-	over  bool          // it has ended
+	last  bool          // the janitor ends when the queue is empty
+	over  bool          // the janitor has ended
 }
 
-// chore is one thing to do; what is not set is not done.
+// chore is one piece of work, given by the fields that are set.
 type chore struct {
-	put      *Contents // to put into the store
-	kept     func(error)
-	contents *Contents // to close
-	names    []string  // to take out of the store
-	done     chan struct{}
+	put      *Contents     // to put into the store
+	kept     func(error)   // called with the result of put
+	contents *Contents     // to close
+	names    []string      // to remove from the store
+	done     chan struct{} // closed at the end
 }
 
 func newJanitor(store Store) *janitor {
@@ -39,11 +39,11 @@ func newJanitor(store Store) *janitor {
 	return j
 }
 
-// add has a chore done. It doesn't block.
+// add queues a chore. It doesn't block.
 func (j *janitor) add(c chore) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.over { // of a hold that was released after the cache's end
+	if j.over { // a hold was released after the cache's end
 		go c.do(j.store)
 		return
 	}
@@ -84,17 +84,17 @@ func (c chore) do(store Store) {
 		c.kept(c.put.keep(store))
 	}
 	if c.contents != nil {
-		_ = c.contents.Close() // nothing is written to them: no error can lose data
+		_ = c.contents.Close() // they are only read, so an error loses no data
 	}
 	for _, name := range c.names {
-		_ = store.Remove(name) // what stays there is dropped by the next process
+		_ = store.Remove(name) // after an error the next process drops it
 	}
 	if c.done != nil {
 		close(c.done)
 	}
 }
 
-// wait waits until all that was added is done, or until ctx is.
+// wait waits until all chores that were added before are done, or ctx is done.
 func (j *janitor) wait(ctx context.Context) {
 	done := make(chan struct{})
 	j.add(chore{done: done})
@@ -105,11 +105,12 @@ func (j *janitor) wait(ctx context.Context) {
 	}
 }
 
-// closing is how long a cache's end waits for what is left to clear up. The end of
-// the process closes memory, and the next one clears the store.
+// closing is how long the cache's end waits for the remaining chores. The end of the
+// process closes memory, and the next process clears the store.
 const closing = 5 * time.Second
 
-// close ends the janitor when it has done all that was added.
+// close ends the janitor when it has done all chores, and waits for that for the time of
+// closing at most.
 func (j *janitor) close() {
 	j.mu.Lock()
 	j.last = true

@@ -15,21 +15,22 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// firstNumber is above the descriptors of sockets and files that come and go.
+// firstNumber is the first descriptor number of segments. Sockets and other files have lower
+// numbers.
 const firstNumber = 8192
 
-// firstBelow is the first number where so many files may be open: few of them leave
-// half to segments.
+// firstBelow is the first number for segments at a given limit of open files: a low limit
+// leaves half of the numbers to them.
 func firstBelow(limit int) int { return min(firstNumber, limit/2) }
 
-// fetchTime is how long after it was told a number an engine may fetch the descriptor.
-// It asks for its reply for 5 minutes at most, and maps what it reads at once.
+// fetchTime is how long after its reply an engine may fetch a descriptor. Engines wait for
+// a reply for 5 minutes at most, and map the memory as soon as they have read it.
 const fetchTime = 10 * time.Minute
 
-// numbers gives segments descriptor numbers that nothing else had lately. An engine is
-// told a number and uses it a little later: a number that came to mean another segment
-// meanwhile would give it the wrong weights, while one that means nothing any more
-// gives it an error. Its zero value is ready.
+// numbers gives segments descriptor numbers that no other segment had within fetchTime. An
+// engine gets a number in its reply and fetches the descriptor a little later. If the
+// number meant another segment by then, the engine would get the wrong weights; a closed
+// number gives it an error. The zero value is ready to use. Safe for concurrent use.
 type numbers struct {
 	now func() time.Time // nil: time.Now
 
@@ -38,8 +39,8 @@ type numbers struct {
 	rests map[int]time.Time // numbers of segments that were closed, and when
 }
 
-// raise moves the pieces of a segment to numbers that no segment has had for
-// fetchTime. Where few files may be open there may be none.
+// raise moves the pieces of a segment to numbers that no segment has had for fetchTime. It
+// fails if there are none, at a low limit of open files.
 func (n *numbers) raise(c *Contents) error {
 	end, err := numbersEnd()
 	if err != nil {
@@ -60,7 +61,7 @@ func (n *numbers) raise(c *Contents) error {
 		if err := f.Close(); err != nil {
 			return errors.Join(err, owned.Close())
 		}
-		owned.OnClose(n.rest) // from now on the number may be told
+		owned.OnClose(n.rest) // from now on a reply may contain the number
 		c.Segment.Pieces[i] = owned
 		n.next = got + 1
 	}
@@ -128,13 +129,13 @@ func errNoNumber(n int) error {
 	return fmt.Errorf("the %d numbers for segments are in use or were within the last %v: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", n, fetchTime)
 }
 
-// isOpen reports whether a descriptor has the number.
+// isOpen reports whether the number is an open descriptor.
 func isOpen(n int) bool {
 	_, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
 	return err == nil
 }
 
-// rest notes that a segment's descriptor is being closed.
+// rest records that a segment's descriptor is being closed.
 func (n *numbers) rest(number int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +145,7 @@ func (n *numbers) rest(number int) {
 	n.rests[number] = n.time()
 }
 
-// wake forgets the numbers that have rested. Precondition: mu is held.
+// wake forgets the numbers that have rested for fetchTime. Precondition: mu is held.
 func (n *numbers) wake() {
 	now := n.time()
 	maps.DeleteFunc(n.rests, func(_ int, closed time.Time) bool { return now.Sub(closed) >= fetchTime })

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// However few files may be open, no segment gets a number that another had within an
-// engine's time to fetch: rather there is none (case C6). Later it gets that again.
+// At any limit of open files, no segment gets a number that another had within fetchTime: if
+// there is no other number, raise fails (case C6). After that time it gets the number.
 func TestNumbers(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {

@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// descriptors is what an entry takes of the store: its table and its segment.
+// descriptors is how many descriptors an entry has in the store, at the least: its table
+// and its segment.
 const descriptors = 2
 
-// Ticket is what a load tells the cache with, and asks of it. It is safe for
-// concurrent use.
+// Ticket connects a running load with the cache: the load reserves room by it and reports
+// progress. It is safe for concurrent use.
 type Ticket struct {
 	cache *Cache
 	entry *Entry
 }
 
-// Reserve says how many bytes the load takes, and evicts what is in the way of
-// the budget: entries that are neither pinned nor in use, least recently used
-// first. The error is a [*NoRoom] when that isn't enough; then nothing is evicted.
+// Reserve reserves the given bytes for the load. To stay within the budget it evicts
+// entries that are neither pinned nor in use, least recently used first. If that isn't
+// enough it evicts none, and the error is a [*NoRoom].
 func (t *Ticket) Reserve(bytes int64) error {
 	c := t.cache
 	if err := c.store.Room(descriptors); err != nil {
@@ -44,10 +45,10 @@ func (t *Ticket) Reserve(bytes int64) error {
 	return nil
 }
 
-// Free evicts entries as Reserve does until the given bytes are free, waits for that
-// until ctx is done, and says how many are. When they would be fewer than asked for,
-// nothing is evicted and none are. A load that found the device full asks for it
-// before a second try.
+// Free evicts entries as Reserve does until the given bytes are free, waits until their
+// memory is free or ctx is done, and gives the number of bytes. If they would be fewer than
+// asked for, it evicts none and gives 0. A load that found the device full calls it before
+// its second try.
 func (t *Ticket) Free(ctx context.Context, bytes int64) int64 {
 	c := t.cache
 	c.mu.Lock()
@@ -60,18 +61,19 @@ func (t *Ticket) Free(ctx context.Context, bytes int64) int64 {
 	return freed
 }
 
-// Settle waits until the memory of what has left is free, or until ctx is done.
+// Settle waits until the memory of all evicted entries that can be freed is free, or until
+// ctx is done.
 func (c *Cache) Settle(ctx context.Context) { c.janitor.wait(ctx) }
 
-// Progress says how far the load is.
+// Progress sets the load's progress.
 func (t *Ticket) Progress(p Progress) {
 	t.cache.mu.Lock()
 	defer t.cache.mu.Unlock()
 	t.entry.progress = p
 }
 
-// held is the bytes of all entries and of what still lingers. Preconditions: mu
-// is held.
+// held is the bytes of all entries, with retired ones that engines still map.
+// Precondition: mu is held.
 func (c *Cache) held() int64 {
 	var n int64
 	for _, e := range c.entries {
@@ -83,8 +85,8 @@ func (c *Cache) held() int64 {
 	return n
 }
 
-// evictLRU evicts idle entries, oldest use first, until enough bytes are free;
-// none if all of them are not enough. Preconditions: mu is held.
+// evictLRU evicts idle entries, least recently used first, until enough bytes are free;
+// none if all of them aren't enough. Precondition: mu is held.
 func (c *Cache) evictLRU(bytes int64) int64 {
 	var idle []*Entry
 	var all int64
@@ -109,12 +111,13 @@ func (c *Cache) evictLRU(bytes int64) int64 {
 	return freed
 }
 
-// inUse reports whether somebody may map the entry. Preconditions: mu is held.
+// inUse reports whether an engine or a request uses the entry. Precondition: mu is held.
 func (e *Entry) inUse() bool { return e.holds > 0 || e.waiting > 0 || len(e.engines) > 0 }
 
-// Evict frees an entry by its ID. The error is an [*InUse] if engines may map
-// it, unless force is set: then it is not served any more, its descriptors are
-// closed at once, and engines that have mapped it keep their mappings.
+// Evict frees an entry by its ID. If engines may map it, the error is an [*InUse], unless
+// force is set: then the cache takes it out of service and closes its descriptors at once,
+// and engines that have mapped it keep their mappings. Other errors are [*NoEntry] and
+// [*BeingLoaded].
 func (c *Cache) Evict(id string, force bool) error {
 	defer c.changed()
 	c.mu.Lock()
@@ -133,8 +136,8 @@ func (c *Cache) Evict(id string, force bool) error {
 	return nil
 }
 
-// EvictUnused evicts what is neither in use nor pinned and was not used since a moment,
-// and tells how many entries that were.
+// EvictUnused evicts entries that are neither in use nor pinned and were last used before
+// the given time. It gives their number.
 func (c *Cache) EvictUnused(since time.Time, why string) int {
 	c.mu.Lock()
 	n := 0
@@ -151,10 +154,9 @@ func (c *Cache) EvictUnused(since time.Time, why string) int {
 	return n
 }
 
-// Drop takes all entries that are ready out of service, whoever uses them, and
-// closes the descriptors of those that only engines were in the way of; loads that
-// have reserved fail. It is for a device that has lost what it held. It tells how many
-// were in service.
+// Drop is for a device that has lost its memory. It takes all ready entries out of service,
+// also those in use, and closes their descriptors as soon as no request holds them; loads
+// that have reserved fail. It gives the number of entries that were in service.
 func (c *Cache) Drop(why string) int {
 	defer c.changed()
 	c.mu.Lock()
@@ -176,8 +178,8 @@ func (c *Cache) Drop(why string) int {
 	return n
 }
 
-// DropGone does so with the entries whose memory is there no more, because the
-// process that kept it has ended.
+// DropGone does the same with entries whose memory is gone because the process that kept
+// it has ended.
 func (c *Cache) DropGone() int {
 	defer c.changed()
 	c.mu.Lock()
@@ -202,8 +204,8 @@ func (c *Cache) DropGone() int {
 	return n
 }
 
-// Release detaches a process from its entries of one role, and frees those to
-// which no other process is attached and which aren't pinned. It tells how many.
+// Release detaches a process from its entries of one role, and frees the entries that
+// aren't pinned and that no other process is attached to. It gives their number.
 func (c *Cache) Release(pid int, draft bool) int {
 	defer c.changed()
 	c.mu.Lock()
@@ -228,7 +230,7 @@ func (c *Cache) Release(pid int, draft bool) int {
 	return freed
 }
 
-// BeingLoaded is the error of the eviction of an entry that isn't there yet.
+// BeingLoaded is the error of an eviction of an entry that is still being loaded.
 type BeingLoaded struct{ ID string } // of its key
 
 func (e *BeingLoaded) Error() string {
@@ -251,7 +253,7 @@ func (e *NoEntry) Error() string { return fmt.Sprintf("find entry: no key %q is 
 // Advice is what to do about it.
 func (e *NoEntry) Advice() string { return "wcache status lists the keys" }
 
-// NoRoom is the error of a load that the budget has no room for.
+// NoRoom is the error of a load that doesn't fit into the budget. Sizes are in bytes.
 type NoRoom struct {
 	Want, Budget int64
 	Held         []Status
@@ -265,8 +267,8 @@ func (e *NoRoom) Error() string {
 		}
 	}
 	//diag loading NUMBER NUMBER
-	// The model and what engines use of the cache are more than `budget`. Evict entries, end
-	// engines, or raise `budget`; the message goes on with what is held and by which processes.
+	// The model and the entries that are in use or pinned need more than `budget`. Evict entries,
+	// end engines, or raise `budget`; the message goes on with the entries and their engines.
 	text := fmt.Sprintf("make room: the model takes %d bytes and the budget is %d", e.Want, e.Budget)
 	if len(held) > 0 {
 		text += "; held are " + strings.Join(held, ", ")

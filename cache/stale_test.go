@@ -70,12 +70,12 @@ func changed(number *int) func(context.Context, *Hold) error {
 	}
 }
 
-// A directory whose files change under the load: what was asked for in the meantime is
-// not answered with the old ones, and who asked first neither.
+// Files change during a load: neither the first request nor those that came during the load
+// get the old weights.
 func TestChangedUnderTheLoad(t *testing.T) {
 	l := newLoads()
-	// The first load's segment, which both who waited find stale. Its descriptor's number
-	// may be the second's.
+	// The first load's segment, which both waiting requests find stale. The second's
+	// descriptor may have its number.
 	var first atomic.Pointer[fd.FD]
 	c := New(Options{Load: l.load, Fresh: func(_ context.Context, h *Hold) error {
 		f := h.Segment().Pieces[0]

@@ -12,38 +12,38 @@ import (
 	"github.com/wcache/wcache/manifest"
 )
 
-// State is where an entry is in its life.
+// State is the state of an entry.
 type State string
 
-// The states of an entry. A leaving one is served to nobody and is freed when
-// the last engine that was given its handles has ended.
+// The states of an entry. A leaving entry is no longer served, and is freed when the last
+// engine that got its handles has ended.
 const (
 	Loading State = "loading"
 	Ready   State = "ready"
 	Leaving State = "leaving"
 )
 
-// Status is an entry as people and programs want to see it.
+// Status describes an entry for people and programs.
 type Status struct {
 	ID       string
 	Key      fingerprint.Key
 	State    State
 	Model    string // the directory, "" while it isn't known
-	Sure     string // by what the directory was certain
+	Sure     string // how the directory was found, see [Want.By]
 	Loader   string
 	Reason   string // why this loader; for a leaving entry, why it leaves
 	Bytes    int64  // on the device
 	Tensors  int
 	Pinned   bool
-	NotKept  string   // why it would not outlive the daemon, "" if it would
+	NotKept  string   // why the store doesn't have it, "" if it has
 	Engines  []Engine // by pid, never nil
 	Waiting  int      // requests that wait for the load
 	Started  time.Time
 	Loaded   time.Time // zero while loading
 	Used     time.Time
-	Seconds  float64 // that the load took
+	Seconds  float64 // duration of the load
 	Progress Progress
-	Files    []manifest.File // none while loading; they must not be changed
+	Files    []manifest.File // none while loading; the caller must not change them
 }
 
 // Status lists all entries, oldest first.
@@ -53,7 +53,7 @@ func (c *Cache) Status() []Status {
 	return c.status()
 }
 
-// status lists all entries. Preconditions: mu is held.
+// status lists all entries, oldest first. Precondition: mu is held.
 func (c *Cache) status() []Status {
 	list := make([]Status, 0, len(c.entries)+len(c.retired))
 	for _, e := range c.entries {
@@ -93,18 +93,18 @@ func (e *Entry) status() Status {
 	return s
 }
 
-// Empty reports whether the cache holds nothing and loads nothing.
+// Empty reports whether the cache has no entries, loaded, loading or leaving.
 func (c *Cache) Empty() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.entries) == 0 && len(c.retired) == 0
 }
 
-// Memory is the bytes that are on the device now and that the next engine will
-// most likely map; draft tells which of its two models. An engine asks before it
-// says which model it wants. With one entry there is no doubt. With several it
-// is the largest: an engine that is charged too much gives itself a smaller KV
-// cache, one that is charged too little runs out of memory.
+// Memory is how many bytes, now on the device, the next engine will most likely map; draft
+// says for which of its two models. An engine asks for this number before it says which
+// model it wants. With several entries Memory gives the size of the largest: with a number
+// that is too large an engine makes its KV cache smaller, with one that is too small it runs
+// out of memory.
 func (c *Cache) Memory(draft bool) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,15 +115,15 @@ func (c *Cache) Memory(draft bool) int64 {
 		case e.ready:
 			n = max(n, e.contents.Record.Bytes)
 		default:
-			n = max(n, min(e.progress.Allocated, e.progress.Total)) // without what the device rounds up
+			n = max(n, min(e.progress.Allocated, e.progress.Total)) // without the rounding of the device
 		}
 	}
 	return n
 }
 
-// Nearest gives what is held of another key, the one that differs from the given key
-// in the fewest fields; false if there is none. Loads count from the moment they tell
-// a [Progress.Model]. With a directory only its entries count.
+// Nearest gives the entry of another key that differs from the given key in the fewest
+// fields; false if there is none. Loads count from the moment they report a
+// [Progress.Model]. If dir isn't "", only its entries count.
 func (c *Cache) Nearest(key fingerprint.Key, dir string) (Want, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -204,7 +204,7 @@ func (s *hangingPut) Put(name string, f *fd.FD) error {
 	return s.shelf.Put(name, f)
 }
 
-// A service manager that hangs keeps nobody waiting but those who want the memory.
+// A service manager that hangs blocks only requests that need its memory to be freed.
 func TestStoreHangs(t *testing.T) {
 	l := newLoads()
 	hang := make(chan struct{})

@@ -142,7 +142,7 @@ func (e *life) order(what string) bool {
 // crowded reports whether hostile clients left no room for a request.
 func crowded(r report) bool {
 	return r.Outcome == outcomeError &&
-		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer ones need its place"))
+		(strings.Contains(r.Message, "engines that watch already") || strings.Contains(r.Message, "newer connections need its place"))
 }
 
 // watch makes the engine open a watch, and reports whether it did.

@@ -17,9 +17,9 @@ import (
 	"github.com/wcache/wcache/daemon/peer"
 )
 
-// acceptAll accepts on all listeners until ctx is done, one of them fails, or the
-// server seems idle. When it returns nothing is being accepted any more: only
-// then can the caller tell whether a connection came in the last moment.
+// acceptAll accepts on all listeners until ctx is done, a listener fails, or the
+// server seems idle. It returns after the last accept has ended: only then can the
+// caller tell whether a connection came at the last moment.
 func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
 	var accepting sync.WaitGroup
 	failed := make(chan error, len(listeners))
@@ -55,7 +55,7 @@ func (s *Server) acceptAll(ctx context.Context, listeners []Listener) error {
 	return err
 }
 
-// idle reports whether the time to end has come.
+// idle reports whether the server has been empty and unused for idle_exit, and may end.
 func (s *Server) idle() bool {
 	after := time.Duration(s.configuration().IdleExit)
 	s.mu.Lock()
@@ -64,8 +64,8 @@ func (s *Server) idle() bool {
 	return s.o.Activated && after > 0 && s.crowd.open.Load() == 0 && time.Since(last) >= after && s.cache.Empty()
 }
 
-// accept serves what connects until the listener's deadline. It keeps no connection
-// waiting for another.
+// accept serves connections until the listener's deadline, each in a goroutine of its
+// own, so that no connection waits for another.
 func (s *Server) accept(l Listener) error {
 	lobby := &s.crowd.engines
 	if l.Role == Control {
@@ -83,7 +83,7 @@ func (s *Server) accept(l Listener) error {
 			// `LimitNOFILE=` of the service if the line comes often.
 			s.log.Error("cannot accept", "err", err)
 			lobby.sendAway()
-			time.Sleep(100 * time.Millisecond) // until others have closed theirs
+			time.Sleep(100 * time.Millisecond) // until other connections are closed
 			continue
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
@@ -94,7 +94,7 @@ func (s *Server) accept(l Listener) error {
 			s.serve(conn, l.Role, visitor)
 			visitor.leave()
 			visitor.end(nil)
-			if l.Role != Control { // asking keeps nothing awake
+			if l.Role != Control { // control requests don't reset the idle timer
 				s.mu.Lock()
 				s.last = time.Now()
 				s.mu.Unlock()
@@ -104,11 +104,11 @@ func (s *Server) accept(l Listener) error {
 	}
 }
 
-// serve has one connection from its first byte to its end.
+// serve handles one connection from its first byte to its end.
 func (s *Server) serve(conn *net.UnixConn, role Role, v *visitor) {
 	defer func() { _ = conn.Close() }()
 	ctx := s.ctx
-	// When the server ends, a peer that says nothing isn't waited for.
+	// When the server ends it doesn't wait for a silent peer.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	defer stop()
 	p, err := peer.Of(conn)
@@ -120,7 +120,7 @@ func (s *Server) serve(conn *net.UnixConn, role Role, v *visitor) {
 	}
 	if err != nil {
 		//diag serving
-		// A process connected that the daemon does not answer, for the logged reason, mostly one of
+		// The daemon does not answer this process, for the logged reason; mostly it belongs to
 		// another user. See which process it is if you do not expect it.
 		s.log.Warn("connection refused", "role", role, "err", err)
 		return

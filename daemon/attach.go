@@ -14,20 +14,20 @@ import (
 	"github.com/wcache/wcache/manifest"
 )
 
-// attachedName is the name in the store of the file that says which engine was given
-// which entry.
+// attachedName names, in the store, the file that says which engine was given which
+// entry.
 const attachedName = "a-engines"
 
-// attachments are which engine was given which entry, in the cache and beyond a crash.
-// Safe for concurrent use.
+// attachments records which engine was given which entry, in the cache and in a file
+// that outlives a crash. Safe for concurrent use.
 type attachments struct {
 	log   *slog.Logger
 	cache *cache.Cache
-	file  *attached.File // of which the store has a copy; replaced before the first request only
+	file  *attached.File // the store has a copy of its descriptor; replaced before the first request only
 	ends  *peer.Ends
 }
 
-// newAttachments makes an empty file. The caller closes what it is given.
+// newAttachments makes attachments with an empty file. The caller closes them.
 func newAttachments(log *slog.Logger, c *cache.Cache) (*attachments, error) {
 	file, err := attached.New()
 	if err != nil {
@@ -46,14 +46,15 @@ func (a *attachments) close() error {
 	return a.file.Close()
 }
 
-// engine is a process as the cache knows it.
+// engine describes a process for the cache.
 func engine(p peer.Process) cache.Engine {
-	start, _ := peer.StartTime(p.PID) // 0 if it has ended, which is noticed elsewhere
+	start, _ := peer.StartTime(p.PID) // 0 if it has ended, which attach notices
 	return cache.Engine{PID: p.PID, Name: p.Name(), Start: start, Since: time.Now()}
 }
 
-// attach counts an engine as one that may map what is held, before it is told anything:
-// from then on only the end of its process frees the entry, whatever becomes of this one.
+// attach records that an engine may map the entry. It is called before the engine gets
+// its answer: from then on only the end of the engine's process frees the entry, even if
+// this process crashes.
 func (a *attachments) attach(hold *cache.Hold, engine cache.Engine) error {
 	if err := a.file.Add(attached.Row{Entry: hold.ID(), Process: attached.Process(engine)}); err != nil {
 		return err
@@ -66,7 +67,7 @@ func (a *attachments) attach(hold *cache.Hold, engine cache.Engine) error {
 	return nil
 }
 
-// detach ends what a process is attached to.
+// detach ends all attachments of a process.
 func (a *attachments) detach(pid int) {
 	a.cache.Detach(pid)
 	if err := a.file.Remove(func(r attached.Row) bool { return r.PID == pid }); err != nil {
@@ -74,12 +75,12 @@ func (a *attachments) detach(pid int) {
 		// The file that says which engine has which entry could not be written, for the logged
 		// reason. The daemon recognizes after its next start that the process has ended; nothing
 		// has to be done.
-		a.log.Error("engine is not forgotten", "pid", pid, "err", err) // the next process sees that it has ended
+		a.log.Error("engine is not forgotten", "pid", pid, "err", err) // the next daemon sees that the engine has ended
 	}
 }
 
-// whoHas gives the engines of a recovered entry: those of the file, and those that the
-// manifest has of them, if they are the same processes still.
+// whoHas gives the engines of a recovered entry, from the file and from the manifest,
+// without those that have ended.
 func (a *attachments) whoHas(e manifest.Entry) []manifest.Engine {
 	list := e.Engines
 	for _, r := range a.file.Rows() {
@@ -90,19 +91,19 @@ func (a *attachments) whoHas(e manifest.Entry) []manifest.Engine {
 	return alive(list)
 }
 
-// forgetEnded removes the rows of processes that have ended while no daemon was there.
+// forgetEnded removes the rows of processes that ended while no daemon ran.
 func (a *attachments) forgetEnded() {
 	err := a.file.Remove(func(r attached.Row) bool { return len(alive([]manifest.Engine{manifest.Engine(r.Process)})) == 0 })
 	if err != nil {
 		//diag restart
 		// The file that says which engine has which entry could not be written at the start, for
-		// the logged reason. The daemon knows all the same which processes have ended; nothing has
-		// to be done.
+		// the logged reason. The daemon still knows which processes have ended; nothing has to be
+		// done.
 		a.log.Error("engines are not forgotten", "err", err)
 	}
 }
 
-// alive gives those of recorded engines that are the same processes still.
+// alive gives the recorded engines that still run, told by pid and start time.
 func alive(list []manifest.Engine) []manifest.Engine {
 	var out []manifest.Engine
 	for _, x := range list {
@@ -113,10 +114,10 @@ func alive(list []manifest.Engine) []manifest.Engine {
 	return out
 }
 
-// watch begins to wait for the end of an engine that is attached already.
+// watch begins to wait for the end of an engine that is already attached.
 func (a *attachments) watch(x manifest.Engine) {
-	// A pid can have come to mean another process since alive looked, but not any more
-	// once it is watched.
+	// Since alive looked, the kernel may have given the pid to another process. From Watch
+	// on it can't, so the second look is certain.
 	err := a.ends.Watch(x.PID)
 	if err == nil && len(alive([]manifest.Engine{x})) == 0 {
 		err = errors.New("it is another process")

@@ -15,11 +15,12 @@ import (
 	"github.com/wcache/wcache/cache"
 )
 
-// await has read read a request, which has to come whole within its time. Came is false
-// where there is none; then the error is nil where nobody asked anything.
+// await calls read, which reads a request, and limits its time to request_timeout. Came
+// is false if there is no request to answer; then err says why, and is nil if the client
+// closed the connection without sending anything.
 func (b *base) await(conn *net.UnixConn, v *visitor, read func() error) (came bool, err error) {
 	limit := time.Duration(b.configuration().RequestTimeout)
-	_ = conn.SetReadDeadline(time.Now().Add(limit)) // a connection that is closed shows at the read
+	_ = conn.SetReadDeadline(time.Now().Add(limit)) // if it is closed, read fails
 	over := make(chan struct{})
 	stop := context.AfterFunc(v.ctx, func() {
 		defer close(over)
@@ -31,7 +32,7 @@ func (b *base) await(conn *net.UnixConn, v *visitor, read func() error) (came bo
 	})
 	err = read()
 	if !stop() {
-		<-over // it sets no deadline any more
+		<-over // from here on it sets no deadline
 	}
 	v.leave()
 	if err != nil {
@@ -42,14 +43,15 @@ func (b *base) await(conn *net.UnixConn, v *visitor, read func() error) (came bo
 	return true, nil
 }
 
-// lastChance is how long one that is sent away is read yet: where very many come at
-// once its request may be there, and nothing has had the time to read it.
+// lastChance is how long await still reads from a connection that has to leave its
+// lobby: when very many connect at once, its request may have arrived unread.
 const lastChance = 100 * time.Millisecond
 
-// unread words why a request could not be read; nil where nobody asked anything.
+// unread gives the error of a request that could not be read; nil if the client closed
+// the connection without sending anything.
 func unread(ctx context.Context, err error, limit time.Duration) error {
 	switch {
-	case errors.Is(err, io.EOF): // one who only looks whether somebody is there
+	case errors.Is(err, io.EOF): // the client only checked whether a daemon listens
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(context.Cause(ctx), errCrowded):
 		return errCrowded
@@ -57,8 +59,8 @@ func unread(ctx context.Context, err error, limit time.Duration) error {
 		return cache.ErrClosed
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		//diag engine TIME
-		// A client connected and sent no whole request in time. A stopped engine or a program that
-		// is not an engine does that; the daemon has closed the connection.
+		// A client connected and did not send its whole request in time, and the daemon has closed
+		// the connection. The client is a stopped engine, or another program.
 		return fmt.Errorf("read request: it has not come within %v", limit)
 	}
 	return err

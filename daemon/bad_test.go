@@ -79,8 +79,8 @@ func TestBadMessages(t *testing.T) {
 	do(t, send(t, i.target, nil).Close())
 }
 
-// Clients that say nothing, and those that say it byte by byte, keep nobody
-// waiting, and are sent away in the time for the whole message.
+// Clients that send nothing, or send byte by byte, don't block others, and the daemon closes
+// their connections after request_timeout.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(2 * time.Second) })

@@ -14,19 +14,18 @@ import (
 	"github.com/wcache/wcache/control"
 )
 
-// base is what each part of the server needs: what it was started with, the
-// configuration as it was last read, and the context that ends with it. Safe for
-// concurrent use.
+// base is what all parts of the server share: its options, the configuration as it was
+// last read, and the context that ends with the server. Safe for concurrent use.
 type base struct {
 	o      Options
 	log    *slog.Logger
 	ctx    context.Context // done when connections have to end
 	end    context.CancelFunc
-	checks chan struct{} // a token for each request that looks at files
+	checks chan struct{} // one token per request that looks at files
 
-	configMu  sync.Mutex // guards what follows, and is held for no more than a look
+	configMu  sync.Mutex // guards config and configErr; held only to read or set them
 	config    config.Config
-	configErr error // why config isn't what the file says
+	configErr error // why config differs from its file, nil: it doesn't
 }
 
 func newBase(o Options) *base {
@@ -36,28 +35,28 @@ func newBase(o Options) *base {
 	if b.configErr != nil {
 		b.config = config.Default()
 		//diag starting
-		// The configuration has an error, which the line gives. The daemon uses the defaults and
+		// The configuration has an error, which is in the line. The daemon uses the defaults and
 		// loads nothing; correct the file and reload the service.
 		b.log.Error("configuration is not used", "err", b.configErr)
 	}
 	return b
 }
 
-// configuration is what was last read without an error.
+// configuration is the configuration that was last read without an error.
 func (b *base) configuration() config.Config {
 	b.configMu.Lock()
 	defer b.configMu.Unlock()
 	return b.config
 }
 
-// configProblem is why the configuration isn't what its file says, nil if it is.
+// configProblem is the error of the last read of the configuration, nil if it worked.
 func (b *base) configProblem() error {
 	b.configMu.Lock()
 	defer b.configMu.Unlock()
 	return b.configErr
 }
 
-// reload reads the configuration again. With an error the one before stays.
+// reload reads the configuration again. After an error the earlier one stays in use.
 func (b *base) reload() (config.Config, error) {
 	c, err := inTime("the configuration", b.o.Configure)
 	b.configMu.Lock()
@@ -68,9 +67,8 @@ func (b *base) reload() (config.Config, error) {
 	return b.config, err
 }
 
-// unlessBroken is the error of a request that could not be answered; where there is no
-// device, or the configuration is broken, so that nothing is known of where to look and
-// what is meant, that is the reason.
+// unlessBroken replaces the error of a request by its cause, where that is a missing
+// device or a broken configuration: without them the daemon can't find or load a model.
 func (b *base) unlessBroken(err error) error {
 	if b.o.DeviceErr != nil {
 		return b.o.DeviceErr
@@ -84,7 +82,7 @@ func (b *base) unlessBroken(err error) error {
 	return err
 }
 
-// device is what the loader opens.
+// device names the device that the loader opens.
 func (b *base) device(c config.Config) string {
 	if c.Handles == config.HandlesLegacy && b.o.Legacy != "" {
 		return b.o.Legacy
@@ -92,18 +90,18 @@ func (b *base) device(c config.Config) string {
 	return b.o.Device
 }
 
-// keeps reports whether entries are memory that a loader keeps. An engine opens
-// that by a handle and needs nothing of this process.
+// keeps reports whether loaders keep the memory of entries. An engine opens such memory
+// by a handle, without this process.
 func (b *base) keeps() bool {
 	return b.o.AMD || b.o.Legacy != "" && b.configuration().Handles == config.HandlesLegacy
 }
 
-// byValue reports whether replies hold the bytes of host memory themselves.
+// byValue reports whether replies contain the weights themselves, from host memory.
 func (b *base) byValue() bool {
 	return !b.o.GPU && b.configuration().Handles == config.HandlesValue
 }
 
-// restart is what a restart of the service does to what is held.
+// restart says what a restart of the service does to the entries.
 func (b *base) restart() string {
 	switch {
 	case b.o.Store == nil:
@@ -114,13 +112,13 @@ func (b *base) restart() string {
 	return control.RestartKeeps
 }
 
-// within limits what a request does to the time that a load may take.
+// within limits the work for a request to load_timeout.
 func (b *base) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := time.Duration(b.configuration().LoadTimeout)
 	return context.WithTimeoutCause(ctx, limit, &tooSlow{limit})
 }
 
-// tooSlow is the error of a load that took longer than it may.
+// tooSlow is the error of a load that exceeded load_timeout.
 type tooSlow struct{ limit time.Duration }
 
 //diag loading TIME

@@ -11,23 +11,24 @@ import (
 	"time"
 )
 
-// checkLimit is how long the files of a model that is held may take to be looked at.
-// It is a few system calls; a file system that takes longer hangs.
+// checkLimit is how long it may take to check the files of an entry. A check is a few
+// system calls; a file system that takes longer hangs.
 const checkLimit = 10 * time.Second
 
-// maxChecks is how many requests may look at files at once. Those that hang keep their
-// place until the file system answers.
+// maxChecks is how many requests may look at files at once. A request that hangs keeps
+// its place until the file system answers.
 const maxChecks = 256
 
 //diag model
-// Many requests wait for file systems that hang, so this one was not begun. Mend the mounts;
-// `wcache status` names the roots that do not answer.
+// Many requests wait for file systems that hang, so the daemon did not begin this one. Mend the
+// mounts; `wcache status` names the roots that do not answer.
 
-// errChecks is the error where every place is taken.
+// errChecks is the error when all places of maxChecks are taken.
 var errChecks = errors.New("check files: too many other requests wait for file systems that don't answer")
 
-// beside runs f, which looks at files, and leaves it to itself when ctx is done: a file
-// system that hangs must keep this request and no other.
+// beside runs f, which looks at files, in a goroutine of its own and stops waiting for it
+// when ctx is done: a file system that hangs must block this request only. F goes on until
+// the file system answers.
 func beside[T any](ctx context.Context, places chan struct{}, f func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -82,8 +83,8 @@ func (e *hangs) Advice() string {
 	return "see why the file system does not answer; other models are served meanwhile"
 }
 
-// calls lets those who want the same done at one time wait for one who does it. Safe for
-// concurrent use.
+// calls merges concurrent calls of one name: one runs, the others wait for its result.
+// Safe for concurrent use.
 type calls struct {
 	mu      sync.Mutex
 	running map[string]*call
@@ -94,8 +95,8 @@ type call struct {
 	err  error
 }
 
-// do runs f, or waits for the one that runs for this name until ctx is done. The one who
-// runs it is not let go before: f uses what is the caller's.
+// do runs f, or waits for the f that already runs under this name. Ctx ends that wait
+// only: a caller whose f runs stays until it ends, since f uses the caller's data.
 func (c *calls) do(ctx context.Context, name string, f func() error) error {
 	c.mu.Lock()
 	if running := c.running[name]; running != nil {

@@ -5,18 +5,18 @@ package daemon
 
 import "github.com/wcache/wcache/device"
 
-// changed is what the cache calls when entries or engines come or go.
+// changed is called by the cache when entries or engines come or go.
 func (s *Server) changed() {
 	s.manifest.changed()
 	s.tellStatus()
 	s.hashing.wake()
 }
 
-// learned acts on what a look at the GPU found. What was in its memory is gone for
-// engines too: they are told by the end of their watches.
+// learned acts on the result of a GPU check. When the GPU has lost its memory, engines
+// have lost it too: the end of their watches tells them.
 func (s *Server) learned(h *device.GPU, gone string, counted bool) {
 	if counted {
-		s.changed() // the manifest has it
+		s.changed() // the manifest holds the count
 	}
 	s.mu.Lock()
 	before := s.gpuState

@@ -5,20 +5,20 @@ package daemon
 
 import "sync"
 
-// claims is what is wrong with the files of the sockets. Safe for concurrent use.
+// claims holds the problems of the sockets' files. Safe for concurrent use.
 type claims struct {
 	mu    sync.Mutex
-	wrong []error // by listener, nil for all that is well
+	wrong []error // by listener, nil: no problem
 }
 
-// problems are what is wrong now.
+// problems are the current problems, with nil for each socket that is well.
 func (c *claims) problems() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]error(nil), c.wrong...)
 }
 
-// note takes in what is wrong with a socket's files, and reports whether that is news.
+// note sets the problem of a socket's files, nil for none, and reports whether it is new.
 func (c *claims) note(i int, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,22 +18,24 @@ import (
 
 //diag entries
 // Another version of wcache has loaded this entry, and this version places tensors differently, so
-// the two can't be compared. Engines can go on; evict the entry to have it loaded anew.
+// the daemon can't compare the memory with the files. Engines can go on; evict the entry to have it
+// loaded anew.
 
-// errOtherLayout is the error of a comparison with files of which a load would make
-// something else than what is held: a field of the key is seen otherwise by this
-// version, or config.json has changed.
+// errOtherLayout is the error of a comparison when a load would now place tensors
+// differently than in the entry: this version reads a field of the key differently, or
+// config.json has changed.
 var errOtherLayout = errors.New("verify memory: its files give another layout now than when it was loaded")
 
-// compared is what a comparison of what is held with its files has found.
+// compared is the result of a comparison of an entry's memory with its files.
 type compared struct {
-	difference *loader.Difference // nil: each byte is what the files give
-	files      []manifest.File    // of the directory as it was read, with the digests that were wanted
+	difference *loader.Difference // nil: all bytes are equal
+	files      []manifest.File    // of the directory as it was read, with digests if asked for
 }
 
-// against has a child compare what is held with what its directory holds now, whatever
-// the times of the files are. With digests, those of the files are computed, too. A
-// file that is written meanwhile is an error that changed tells. Progress may be nil.
+// against has a child compare an entry's memory with what its directory holds now,
+// whatever the times of the files are. With digests, the child computes the digests of
+// the files too. If a file is written meanwhile, filesChanged is true for the error.
+// Progress may be nil.
 func (l *loads) against(ctx context.Context, h *cache.Hold, digests bool, progress func(loader.Progress)) (*compared, error) {
 	e, c := h.Record(), l.configuration()
 	whole := ctx
@@ -75,8 +77,8 @@ func (l *loads) against(ctx context.Context, h *cache.Hold, digests bool, progre
 	return out, nil
 }
 
-// sameLayout reports whether two tables are alike, save for what a device has rounded
-// their segments up to.
+// sameLayout reports whether two tables are equal, except for the sizes of their
+// segments, which devices round up.
 func sameLayout(plan, held *tensor.Table) bool {
 	p, h := *plan, *held
 	p.Segment = h.Segment

@@ -22,10 +22,10 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// progressEvery is how often a client that waits for a load is told how far it is.
+// progressEvery is how often a client that waits for a load gets its progress.
 const progressEvery = 100 * time.Millisecond
 
-// settleWait is how long an eviction's answer waits until the memory is free.
+// settleWait is how long the answer to an eviction waits for the memory to be free.
 const settleWait = 5 * time.Second
 
 // serveControl answers one request of a control client.
@@ -43,9 +43,9 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer.Pr
 	})
 	if err != nil {
 		//diag serving
-		// A request on the control socket could not be read, or asks for something that the daemon
-		// does not have; the line gives the error. Mostly command and daemon are of different
-		// versions: restart the service.
+		// The daemon could not read a request on the control socket, or does not know what it asks
+		// for; the line gives the error. Mostly command and daemon are of different versions:
+		// restart the service.
 		s.log.Warn("control request refused", "pid", p.PID, "err", err)
 		answer(control.Reply{Final: true, Error: &control.Error{Code: control.CodeUsage, Message: err.Error()}})
 	}
@@ -53,12 +53,12 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer.Pr
 		return
 	}
 	final := control.Reply{Final: true}
-	if request.Method == control.MethodPing { // the service manager's, by which it knows that this process lives
+	if request.Method == control.MethodPing { // from the service's watchdog, which checks that the daemon answers
 		answer(final)
 		return
 	}
 	place := &s.crowd.asked
-	if request.Method == control.MethodWarm || request.Method == control.MethodVerify { // which takes as long as an engine's
+	if request.Method == control.MethodWarm || request.Method == control.MethodVerify { // these take as long as an engine's request
 		place = &s.crowd.states
 	}
 	if !place.take() {
@@ -103,7 +103,7 @@ func (s *Server) serveControl(ctx context.Context, conn *net.UnixConn, p peer.Pr
 	answer(final)
 }
 
-// idly tells which requests change nothing, and are made often.
+// idly reports whether a request changes nothing and comes often, so that it isn't logged.
 func idly(method string) bool {
 	return method == control.MethodStatus || method == control.MethodMisses || method == control.MethodPing
 }
@@ -132,7 +132,7 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 		o := fingerprint.Options{
 			TPSize: max(w.TPSize, 1), TPRank: w.TPRank, PPSize: max(w.PPSize, 1), PPRank: w.PPRank, DType: w.DType, Release: w.Release,
 		}
-		if w.Revision != "" { // engines send it as it was given
+		if w.Revision != "" { // engines send the revision as the user gave it
 			o.Set = []fingerprint.Field{{Name: "revision", Value: w.Revision}}
 		}
 		return fingerprint.Compute(dir, o)
@@ -151,12 +151,12 @@ func (s *Server) warm(ctx context.Context, w control.Warm, progress func(control
 		}
 	}
 	//diag entries MODEL
-	// Other loads needed the memory at once: `budget` is too small for all of these models. Raise
-	// it, or warm fewer models.
+	// Other loads needed the memory: `budget` is too small for all of these models. Raise it, or
+	// warm fewer models.
 	return nil, fmt.Errorf("warm %q: it was evicted as soon as it was loaded", w.Model)
 }
 
-// getWithProgress waits for an entry and tells meanwhile how far its load is.
+// getWithProgress waits for an entry and calls progress meanwhile while it loads.
 func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, choice resolve.Choice, progress func(control.Progress)) (*cache.Hold, error) {
 	type result struct {
 		hold *cache.Hold
@@ -183,7 +183,8 @@ func (s *Server) getWithProgress(ctx context.Context, key fingerprint.Key, choic
 	}
 }
 
-// evict frees the entry whose key begins with the given digits, or all entries.
+// evict frees the entries whose key begins with the given digits, or all entries. It gives
+// the keys of what it freed, also with an error.
 func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(ctx, settleWait)
@@ -202,7 +203,7 @@ func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 		case 1:
 		default:
 			if !slices.ContainsFunc(list, func(x cache.Status) bool { return x.Key.ID() != list[0].Key.ID() }) {
-				break // one key of several directories
+				break // several directories have this one key
 			}
 			//diag entries DIGITS
 			// Several entries fit the beginning of the key. Give more digits.
@@ -216,7 +217,7 @@ func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 		switch {
 		case err == nil:
 			evicted = append(evicted, x.Key.ID())
-		case e.Key == "" && errors.As(err, &gone): // meanwhile, by itself
+		case e.Key == "" && errors.As(err, &gone): // it has left meanwhile
 		default:
 			left = append(left, err)
 		}
@@ -229,7 +230,7 @@ func (s *Server) evict(ctx context.Context, e control.Evict) ([]string, error) {
 	}
 	//diag entries NUMBER REASON
 	// `wcache evict --all` has freed the other entries and printed their keys. The reason says why
-	// the first of the rest stays; `--force` frees also what engines have mapped.
+	// the first of the rest stays; `--force` also evicts what engines have mapped.
 	return evicted, &control.Error{
 		Code: control.CodeInUse, Message: fmt.Sprintf("%d entries are left, the first: %v", len(left), left[0]),
 		Hint: s.hint(left[0]),

@@ -14,47 +14,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The most connections of each kind at once. Each kind has room of its own: thousands
-// of watches, or of clients that say nothing, take none from a new request.
+// The most connections of each kind at once. Each kind has its own limit, so that
+// thousands of watches or of silent clients leave room for a new request.
 const (
-	maxReading = 512  // of engines, whose requests are not there yet
+	maxReading = 512  // of engines that haven't sent their requests yet
 	maxStates  = 1024 // of engines and control clients that wait for weights
 	maxWatches = 4096
-	maxControl = 128 // control clients whose requests are not there yet
+	maxControl = 128 // control clients that haven't sent their requests yet
 	maxAsked   = 128 // control clients that wait for another answer
 )
 
-// crowd counts connections by what they are there for.
+// crowd counts connections by purpose. Safe for concurrent use.
 type crowd struct {
 	engines, control       lobby
 	states, watches, asked places
-	kept                   share        // watches that are kept for the next process
+	kept                   share        // watches in the store, for the next process
 	open                   atomic.Int64 // connections of all kinds
 }
 
-// share counts watches in the store, which take at most half of what entries leave of
-// its room: however many there are, a model that is loaded is kept.
+// share counts watches in the store. They take at most half of the room that entries
+// leave there: however many engines watch, there is room for the next model.
 type share struct {
-	all    atomic.Int64 // that are there or on their way
-	stored atomic.Int64 // that are there
+	all    atomic.Int64 // stored or about to be
+	stored atomic.Int64 // stored
 }
 
-// add counts one on its way, and gives how much room there has to be for it: for those
-// on their way, and for as many again as there are of watches.
+// add counts a watch that is about to be stored. It gives how many descriptors the store
+// must have room for: the watches that are about to be stored, and as many again as there
+// are watches.
 func (s *share) add() int { return int(2*s.all.Add(1) - s.stored.Load()) }
 
-// arrived counts one that was on its way.
+// arrived counts an added watch as stored.
 func (s *share) arrived() { s.stored.Add(1) }
 
-// gone counts one out that has arrived.
+// gone subtracts a stored watch.
 func (s *share) gone() {
 	s.all.Add(-1)
 	s.stored.Add(-1)
 }
 
-// newCrowd has room for less than half of so many open files: the numbers of that half
-// are those of what comes and goes, connections, loads and logs; the others are those
-// of segments.
+// newCrowd makes limits that together take less than half of the given number of open
+// files. Descriptors of that half come and go: connections, loads and logs. The other
+// half is for segments.
 func newCrowd(files uint64) *crowd {
 	c := &crowd{
 		states: places{what: "requests that wait for weights"}, watches: places{what: "engines that watch"}, asked: places{what: "control requests"},
@@ -69,19 +70,19 @@ func newCrowd(files uint64) *crowd {
 func openFiles() uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 1024 // the usual one
+		return 1024 // the usual limit
 	}
 	return limit.Cur
 }
 
-// lobby is where connections are whose request is being read. Where all places are
-// taken the newest gets that of the one that has been there longest: a request that is
-// sent at once is there at once, and what says nothing must not keep it out.
+// lobby holds the connections whose requests are being read. When all places are taken
+// the newest connection gets the place of the oldest: an engine sends its request at
+// once, and silent connections must not keep it out. Safe for concurrent use.
 type lobby struct {
 	max int
 
 	mu   sync.Mutex
-	here []*visitor // the one that came first is the first
+	here []*visitor // oldest first
 }
 
 // visitor is a connection in a lobby.
@@ -95,10 +96,11 @@ type visitor struct {
 // Hundreds of connections have sent no request, and the daemon has closed the one that was silent
 // longest. Look with `ss -xp` which program opens them.
 
-// errCrowded is why a request is not waited for any longer.
-var errCrowded = errors.New("read request: it has not come, and newer ones need its place")
+// errCrowded is the error of a connection that lost its place to a newer one.
+var errCrowded = errors.New("read request: none came, and newer connections need its place")
 
-// enter takes a place until leave, for a connection that ends with ctx.
+// enter takes a place until leave. The visitor's context ends with ctx, or when it loses
+// the place.
 func (l *lobby) enter(ctx context.Context) *visitor {
 	v := &visitor{lobby: l}
 	v.ctx, v.end = context.WithCancelCause(ctx)
@@ -109,14 +111,14 @@ func (l *lobby) enter(ctx context.Context) *visitor {
 	return v
 }
 
-// sendAway has the one leave that has been there longest.
+// sendAway sends the oldest visitor away.
 func (l *lobby) sendAway() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shrink(len(l.here) - 1)
 }
 
-// shrink sends away all but n. Precondition: mu is held.
+// shrink sends away all but the newest n. Precondition: mu is held.
 func (l *lobby) shrink(n int) {
 	for len(l.here) > max(n, 0) {
 		l.here[0].end(errCrowded)
@@ -124,7 +126,7 @@ func (l *lobby) shrink(n int) {
 	}
 }
 
-// leave gives the place back, unless that was given to another.
+// leave gives the place back, unless a newer visitor has it.
 func (v *visitor) leave() {
 	v.lobby.mu.Lock()
 	defer v.lobby.mu.Unlock()
@@ -133,14 +135,15 @@ func (v *visitor) leave() {
 	}
 }
 
-// places are for connections that wait for something and are not sent away.
+// places limits the connections of one kind that wait for an answer; newer connections
+// don't replace them. Safe for concurrent use.
 type places struct {
-	what  string // takes them
+	what  string // the kind, in the plural
 	max   int64
 	taken atomic.Int64
 }
 
-// take takes a place, if there is one, until leave.
+// take takes a place until leave; false if all are taken.
 func (p *places) take() bool {
 	if p.taken.Add(1) > p.max {
 		p.taken.Add(-1)
@@ -151,10 +154,10 @@ func (p *places) take() bool {
 
 func (p *places) leave() { p.taken.Add(-1) }
 
-// full is the error of one that finds no place.
+// full is the error when all places are taken.
 func (p *places) full() error {
 	//diag engine NUMBER THINGS
 	// Each kind of connection has a limit, which follows from how many files may be open. The
 	// daemon serves again when some of them end; raise `LimitNOFILE=` of the service for more.
-	return fmt.Errorf("there are %d %s already, as many as there is room for", p.max, p.what)
+	return fmt.Errorf("there are %d %s already, which is the limit", p.max, p.what)
 }

@@ -45,7 +45,7 @@ func TestManyWatches(t *testing.T) {
 		wantAnswer(t, receive(t, c), "ok")
 		watching = append(watching, c)
 	}
-	const full = "error: there are 3 engines that watch already, as many as there is room for"
+	const full = "error: there are 3 engines that watch already, which is the limit"
 	c := send(t, i.target, watch)
 	wantAnswer(t, receive(t, c), full)
 	if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
@@ -64,11 +64,11 @@ func TestManyWatches(t *testing.T) {
 	wantAnswer(t, receive(t, send(t, i.target, watch)), full)
 }
 
-// Clients that say nothing keep nobody out: whoever comes last is read, and the one
-// that has been silent longest goes, with the reason.
+// Silent clients don't keep others out: the daemon reads the newest connection, and closes the
+// one that was silent longest, with the reason.
 func TestManySilent(t *testing.T) {
 	t.Parallel()
-	const crowded = "read request: it has not come, and newer ones need its place"
+	const crowded = "read request: none came, and newer connections need its place"
 	i := narrow(t)
 	var silent, asking []*net.UnixConn
 	for n := range 20 {
@@ -97,8 +97,7 @@ func TestManySilent(t *testing.T) {
 	wantAnswer(t, receive(t, silent[19]), "ok")
 }
 
-// One who is sent away before anything has read its request, which is there, is
-// answered all the same.
+// A client that loses its place while its request has arrived unread still gets its answer.
 func TestSentAwayUnread(t *testing.T) {
 	t.Parallel()
 	i := narrow(t)
@@ -130,7 +129,7 @@ func TestSentAwayUnread(t *testing.T) {
 	}
 }
 
-// Who waits for a load takes no place of who asks for something else.
+// Requests that wait for a load take no places from other requests.
 func TestManyWaiting(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -142,7 +141,7 @@ func TestManyWaiting(t *testing.T) {
 	first, second := later(t, i.target, request), later(t, i.target, request)
 	open := g.arrived(t)
 	testmain.Eventually(t, "both wait", func() bool { return i.crowd.states.taken.Load() == 2 })
-	const full = "there are 2 requests that wait for weights already, as many as there is room for"
+	const full = "there are 2 requests that wait for weights already, which is the limit"
 	wantAnswer(t, engineAsk(t, i.target, request), "error: "+full)
 	_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodWarm, Warm: &control.Warm{Model: "/x"}}, nil)
 	if err == nil || err.Error() != full {
@@ -165,7 +164,7 @@ func TestPingInACrowd(t *testing.T) {
 	for i.crowd.asked.take() {
 	}
 	_, err := client.Do(t.Context(), i.control, control.Request{Method: control.MethodStatus}, nil)
-	if want := "there are 2 control requests already, as many as there is room for"; err == nil || err.Error() != want {
+	if want := "there are 2 control requests already, which is the limit"; err == nil || err.Error() != want {
 		t.Errorf("status got %v, want %s", err, want)
 	}
 	_, err = client.Do(t.Context(), i.control, control.Request{Method: control.MethodPing}, nil)

@@ -27,11 +27,10 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer.Pro
 	})
 	if err != nil {
 		//diag serving
-		// A request of an engine could not be read, or asks for something that the daemon does not
-		// have; the line gives the error. See under "Between the engine and the daemon" in
-		// wcache(1).
+		// The daemon could not read a request of an engine, or does not know what it asks for; the
+		// line gives the error. See under "Between the engine and the daemon" in wcache(1).
 		s.log.Warn("request refused", "pid", p.PID, "role", role, "err", err)
-		_ = s.replies.reply(conn, protocol.Error(err.Error())) // it may be gone
+		_ = s.replies.reply(conn, protocol.Error(err.Error())) // the engine may be gone
 	}
 	if !came {
 		return
@@ -41,7 +40,7 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer.Pro
 		s.getState(ctx, conn, p, role, request)
 	case protocol.GetMemory:
 		bytes := s.cache.Memory(role == Draft)
-		if s.barred(p) != nil { // it maps nothing of that
+		if s.barred(p) != nil { // it can't map any of them
 			bytes = 0
 		}
 		s.log.Info("get_memory", "pid", p.PID, "role", role, "bytes", bytes)
@@ -58,7 +57,7 @@ func (s *Server) serveEngine(ctx context.Context, conn *net.UnixConn, p peer.Pro
 	}
 }
 
-// getState finds or loads what the key names and hands it out.
+// getState finds or loads what the key names and gives it to the engine.
 func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Process, role Role, request *protocol.Request) {
 	begin := time.Now()
 	if !request.HasKey {
@@ -133,11 +132,12 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 	defer share.Give()
 	if err := s.attachments.attach(hold, engine(p)); err != nil {
 		log.Warn("get_state refused", "err", err)
-		s.replies.answer(conn, p, s.refuse(err)) // if it hasn't ended
+		s.replies.answer(conn, p, s.refuse(err)) // the engine may have ended
 		return
 	}
-	// What is attached needs no hold but for what is read from its segments, and an
-	// engine that releases as soon as it has read the answer must find none.
+	// The attachment keeps the entry; the hold is needed only while the reply is read from
+	// its segments. An engine may send release as soon as it has read the answer, and the
+	// hold must be gone by then.
 	if err := s.replies.send(conn, message, hold.Release); err != nil {
 		log.Warn("get_state not answered", "err", err)
 		return
@@ -145,8 +145,8 @@ func (s *Server) getState(ctx context.Context, conn *net.UnixConn, p peer.Proces
 	log.Info("get_state", "model", hold.Model(), "sure", hold.By(), "bytes", hold.Table().Bytes(), "hit", hold.Hit(), "seconds", time.Since(begin).Seconds())
 }
 
-// barred is why an engine could do nothing with what it would be given, which it
-// notices when it is too late for it to load from disk.
+// barred is why an engine can't open the handles that it would get; nil if it can. An
+// engine notices that only when it is too late to load from disk, so it is refused before.
 func (s *Server) barred(p peer.Process) error {
 	what, mend := p.Barrier()
 	other := config.HandlesValue
@@ -156,10 +156,10 @@ func (s *Server) barred(p peer.Process) error {
 	switch {
 	case what == "" || p.PID != 0 && (s.keeps() || s.byValue()):
 		return nil
-	case p.PID != 0: // an engine whose end can be waited for
+	case p.PID != 0: // the daemon can wait for this engine's end
 		mend += fmt.Sprintf(", or set handles = %q in wcache.toml", other)
 		if other == config.HandlesLegacy {
-			mend += ", with which weights go with the daemon"
+			mend += ", with which the weights are lost when the daemon ends"
 		}
 	}
 	return fmt.Errorf("the engine %s it can't reach this process's memory: %s", what, mend)

@@ -14,28 +14,27 @@ import (
 	"github.com/wcache/wcache/manifest"
 )
 
-// The pauses between tries to write a file that can't be written: the first, and the
-// longest to which they grow.
+// The pauses after failed tries to write a file: each is twice the one before, from
+// firstPause to maxPause.
 const (
 	firstPause = time.Second
 	maxPause   = time.Minute
 )
 
-// endLimit is how long the server's end waits for files that are being written. What
-// they say is in the store, too, or can be found out again.
+// endLimit is how long the server's end waits for files that are being written. Their
+// contents are also in the store, or the next process can find them out.
 const endLimit = 5 * time.Second
 
-// fileWriter writes a file beside everything else, after each change, and until it has
-// succeeded: a disk that is full for a while costs nothing. Its methods are safe for
-// concurrent use.
+// fileWriter writes a file in the background after each change, and tries again until it
+// succeeds, for instance while the disk is full. Its methods are safe for concurrent use.
 type fileWriter struct {
 	path string
 	save func() error
-	told func(err error) // of the first failure, and with nil of the success after it
-	wake chan struct{}   // a token when the file isn't what it should be
+	told func(err error) // called at the first failure, and with nil at the success after it
+	wake chan struct{}   // a token when the file is out of date
 
 	mu    sync.Mutex
-	begun time.Time // of the try that is under way; zero: none is
+	begun time.Time // start of the try that is under way; zero: none is
 	err   error     // of the last try
 }
 
@@ -47,12 +46,12 @@ func newFileWriter(path string, save func() error, told func(err error)) *fileWr
 func (w *fileWriter) changed() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // whoever writes next sees this change too
+	default: // the write that is due includes this change
 	}
 }
 
-// run writes the file after changes until ctx is done, and then once more: it says
-// what was here.
+// run writes the file after changes until ctx is done, and then once more, with the last
+// state.
 func (w *fileWriter) run(ctx context.Context) {
 	for {
 		select {
@@ -93,7 +92,7 @@ func (w *fileWriter) try() bool {
 	return err == nil
 }
 
-// problem is why the file isn't what it should be, nil if it is or soon will be.
+// problem is why the file is out of date, nil if it isn't or soon won't be.
 func (w *fileWriter) problem() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +104,7 @@ func (w *fileWriter) problem() error {
 	return w.err
 }
 
-// manifestWriter makes the writer of the record of what is held.
+// manifestWriter makes the writer of the manifest.
 func (s *Server) manifestWriter() *fileWriter {
 	save := func() error {
 		return (&manifest.Manifest{Uncorrected: s.gpu.uncorrected(), Entries: s.cache.Records()}).Save(s.o.Manifest)
@@ -113,10 +112,9 @@ func (s *Server) manifestWriter() *fileWriter {
 	return newFileWriter(s.o.Manifest, save, func(err error) {
 		if err != nil {
 			//diag serving
-			// The record of what is held can't be written, for the logged reason, mostly as the
-			// disk is full. Make room; the daemon tries again, and `wcache status` shows the
-			// problem meanwhile. Weights that are not in the record are dropped by the next
-			// restart.
+			// The daemon can't write the record of its entries, for the logged reason, mostly a full
+			// disk. Make room; the daemon tries again, and `wcache status` shows the problem
+			// meanwhile. The next restart drops weights that are not in the record.
 			s.log.Error("manifest is not written, serving goes on", "err", err)
 			return
 		}
@@ -124,7 +122,7 @@ func (s *Server) manifestWriter() *fileWriter {
 	})
 }
 
-// indexWriter makes the writer of what is known of model directories.
+// indexWriter makes the writer of the index of model directories.
 func (s *Server) indexWriter() *fileWriter {
 	save := func() error {
 		if err := os.MkdirAll(filepath.Dir(s.o.IndexPath), 0o700); err != nil {
@@ -135,8 +133,8 @@ func (s *Server) indexWriter() *fileWriter {
 	return newFileWriter(s.o.IndexPath, save, func(err error) {
 		if err != nil {
 			//diag serving
-			// The record of known directories can't be written, for the logged reason. The daemon
-			// works on, and searches `roots` again after its next start; make room on the disk.
+			// The daemon can't write the record of known directories, for the logged reason. It works
+			// on, and searches `roots` again after its next start; make room on the disk.
 			s.log.Warn("index of model directories is not kept", "err", err)
 			return
 		}
@@ -144,8 +142,8 @@ func (s *Server) indexWriter() *fileWriter {
 	})
 }
 
-// endOf waits for the end of what writes files, and leaves it to itself where that
-// hangs.
+// endOf waits for the end of the file writers, for endLimit at most, since a file system
+// may hang.
 func (s *Server) endOf(writing *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() {

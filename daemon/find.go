@@ -16,13 +16,13 @@ import (
 	"github.com/wcache/wcache/resolve"
 )
 
-// maxAlike is in how many fields a key of other weights of the same architecture
-// may differ to be worth showing beside the one that was asked for.
+// maxAlike is how many fields a key of another model with the same architecture may
+// differ in, if a miss is to show it beside the requested key.
 const maxAlike = 2
 
-// find gets what a key names, in the directory that choose finds. What was not in
-// memory is counted by its reason and given as a miss, which is nil otherwise, also
-// where there is an error.
+// find gets the entry of a key, from the directory that choose finds. If the entry was not
+// in memory, find counts a miss by its reason and gives it, with and without an error;
+// after a hit the miss is nil. The caller releases the hold.
 func (s *Server) find(ctx context.Context, key fingerprint.Key, choose func(context.Context) (resolve.Choice, error)) (*cache.Hold, *control.Miss, error) {
 	begin := time.Now()
 	var hold *cache.Hold
@@ -63,13 +63,13 @@ func (s *Server) find(ctx context.Context, key fingerprint.Key, choose func(cont
 	return hold, m, err
 }
 
-// miss words a request that was not answered from memory, for an error or none.
+// miss describes a request that was not answered from memory. Err is its error, or nil.
 func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.Miss {
 	m := &control.Miss{
 		Time: begin.UTC(), Reason: control.MissNew, Seconds: time.Since(begin).Seconds(),
 		Directories: []string{}, Fingerprint: key,
 	}
-	// What the index can't say at once, or of a model's name at all, is not needed.
+	// The directories are extra information: those that the index knows now are enough.
 	for _, d := range s.o.Index.Known(key.Str("checkpoint")) {
 		m.Directories = append(m.Directories, d.Path)
 	}
@@ -83,7 +83,7 @@ func (s *Server) miss(key fingerprint.Key, begin time.Time, err error) *control.
 	return m
 }
 
-// alike tells what is held that is most like a key, nil for nothing.
+// alike gives the entry whose key is most like the given one, nil if none is like it.
 func (s *Server) alike(key fingerprint.Key) *control.Held {
 	nearest, ok := s.cache.Nearest(key, "")
 	if !ok {
@@ -96,8 +96,8 @@ func (s *Server) alike(key fingerprint.Key) *control.Held {
 	return &control.Held{Key: nearest.Key.ID(), Model: nearest.Dir, Fingerprint: nearest.Key}
 }
 
-// otherOptions reports whether two keys mean the same files and differ in more
-// than the part that each rank of an engine has for itself.
+// otherOptions reports whether two keys mean the same files and differ in other fields
+// than the rank.
 func otherOptions(key, held fingerprint.Key) bool {
 	if key.Str("checkpoint") != held.Str("checkpoint") {
 		return false
@@ -113,7 +113,7 @@ func (s *Server) remember(m *control.Miss, p peer.Process, role Role) {
 	s.ledger.remember(*m)
 }
 
-// rememberRefusal remembers a no that was said before anything was looked up.
+// rememberRefusal counts and remembers a request that was refused before a lookup.
 func (s *Server) rememberRefusal(key fingerprint.Key, p peer.Process, role Role, err error) {
 	m := s.miss(key, time.Now(), err)
 	s.ledger.count(m.Reason)

@@ -22,7 +22,7 @@ import (
 	"github.com/wcache/wcache/torch"
 )
 
-// form is how an entry is handed out to an engine.
+// form chooses how the reply gives an entry to the engine: by handles, or by value.
 func (r *replies) form(ctx context.Context, request *protocol.Request, hold *cache.Hold, p peer.Process) (protocol.Form, error) {
 	segment := hold.Segment()
 	handle, kept, err := segment.Handle()
@@ -32,10 +32,10 @@ func (r *replies) form(ctx context.Context, request *protocol.Request, hold *cac
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("hand out segment: %w", err)
-	case kept && r.o.AMD: // whose builds of vLLM are bound to a torch of their own
+	case kept && r.o.AMD: // builds of vLLM for AMD have a torch of their own
 		return torch.Legacy{Handle: handle}, nil
 	case kept:
-		// Every torch takes a bare handle: one that isn't known is no reason to refuse.
+		// Every torch takes a handle without a header, so an unknown torch is not refused.
 		header, _ := r.headerFor(ctx, request.Key.Str("vllm_version"), p)
 		return torch.Legacy{Handle: handle, Header: header}, nil
 	case r.o.GPU:
@@ -59,9 +59,9 @@ func (r *replies) form(ctx context.Context, request *protocol.Request, hold *cac
 	return torch.Mapped{PID: os.Getpid(), FD: file.Int()}, nil
 }
 
-// headerFor chooses the form of a handle that the engine's torch reads: by the
-// release of vLLM, which pins one, else by the torch that the process has mapped,
-// else by the configuration.
+// headerFor chooses the handle format that the engine's torch reads: by the release of
+// vLLM, which pins its torch, else by the torch that the process has mapped, else by the
+// configuration.
 func (r *replies) headerFor(ctx context.Context, release string, p peer.Process) (torch.Header, error) {
 	if h, known := torch.HeaderFor(release); known {
 		return h, nil
@@ -77,27 +77,27 @@ func (r *replies) headerFor(ctx context.Context, release string, p peer.Process)
 	}
 	h, known := torch.HeaderForTorch(version)
 	if !known {
-		return 0, unknownTorch(release, fmt.Sprintf("torch %q is none that is known", version))
+		return 0, unknownTorch(release, fmt.Sprintf("torch %q is unknown", version))
 	}
 	return h, nil
 }
 
 func unknownTorch(release, why string) error {
 	//diag unsupported VERSION REASON
-	// The form depends on the engine's torch, whose version follows neither from the release nor
-	// from the files of the process. Set `torch` in wcache.toml(5) to the version, or use a newer
-	// wcache.
+	// The format of a handle depends on the engine's torch. The daemon knows its version neither
+	// from the release of vLLM nor from the files of the process. Set `torch` in wcache.toml(5) to
+	// the version, or use a newer wcache.
 	return &resolve.Refusal{
 		Field:  "vllm_version",
-		Reason: fmt.Sprintf("which form of handle does vLLM %q read? %s", release, why),
-		Hint:   "set torch = \"2.14\", or whatever its torch is, in wcache.toml; a newer wcache may know it",
+		Reason: fmt.Sprintf("unknown handle format for vLLM %q: %s", release, why),
+		Hint:   "set torch in wcache.toml to the version of its torch, such as \"2.14\"; a newer wcache may know it",
 	}
 }
 
-// library is a mapping of torch's own library, in /proc/PID/maps.
+// library matches a mapping of torch's own library in /proc/PID/maps.
 var library = regexp.MustCompile(`(?m) (/.*/torch)/lib/libtorch[^/]*\.so$`)
 
-// versionLine is where torch/version.py says which torch it is.
+// versionLine matches the line with the version in torch/version.py.
 var versionLine = regexp.MustCompile(`(?m)^__version__ = '([^']*)'`)
 
 // maxVersionFile is far above the size of torch/version.py, in bytes.
@@ -113,7 +113,8 @@ func torchOf(pid int) (string, error) {
 	if folder == "" {
 		return "", errors.New("look for torch: the process has none")
 	}
-	// The process may see other files under the same name. A pipe is not waited at.
+	// By /proc/PID/root, since the process may have another mount namespace. Nonblocking,
+	// so that a pipe of this name can't block the daemon.
 	f, err := os.OpenFile(filepath.Join(fmt.Sprintf("/proc/%d/root", pid), folder, "version.py"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", fmt.Errorf("look for torch: %w", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// fresh reports as a [*cache.Stale] why what is held is not to be served any more: its
-// files are not what was loaded.
+// fresh reports as a [*cache.Stale] why an entry must not be served any more: its files
+// have changed since the load, or the configuration asks for another kind of memory.
 func (l *loads) fresh(ctx context.Context, h *cache.Hold) error {
 	e := h.Record()
 	if device := l.device(l.configuration()); e.Device != device {
@@ -56,7 +56,7 @@ func (l *loads) compare(ctx context.Context, h *cache.Hold, changed *stamp.Chang
 			l.log.Info("loading again", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed, "difference", *now.difference)
 			return &cache.Stale{Why: changed.Error()}
 		}
-		h.Renew(now.files) // without digests, which are computed anew: not all of each file was read
+		h.Renew(now.files) // without digests, which are computed anew: the child didn't read whole files
 		l.log.Info("files were touched, and hold what was loaded", "key", e.Key.ID()[:12], "model", e.Dir, "changed", changed)
 		return nil
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/wcache/wcache/loader"
 )
 
-// gpuGone is the error of a load on a GPU that can't be used.
+// gpuGone is the error of a load on a GPU that is lost or has to be reset.
 type gpuGone struct{ health device.GPU }
 
 func (e *gpuGone) Error() string {
@@ -28,11 +28,11 @@ func (e *gpuGone) Error() string {
 	return fmt.Sprintf("GPU %s is %s: nothing can be loaded, and what was held is gone", name, e.health.State)
 }
 
-// Advice is what the driver says of it.
+// Advice is the driver's reason.
 func (e *gpuGone) Advice() string { return e.health.Reason }
 
-// usable reports why nothing can be loaded on the GPU now. While it was well when
-// last seen, that is not looked into before a load but beside it.
+// usable reports why the GPU can't be used now, nil if it can. If the last check found it
+// well, usable doesn't wait for the next one, which runs beside the load.
 func (l *loads) usable(ctx context.Context) error {
 	last, _ := l.gpu.health()
 	if last == nil || !last.Gone() {
@@ -46,7 +46,8 @@ func (l *loads) usable(ctx context.Context) error {
 	return nil
 }
 
-// blame gives the error of a load again, unless the GPU is to blame for it.
+// blame gives the error of a load, or a gpuGone if a GPU check that begins after moment
+// finds that the GPU caused it.
 func (l *loads) blame(ctx context.Context, err error, moment time.Time) error {
 	var failed *loader.Error
 	var slow *tooSlow

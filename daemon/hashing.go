@@ -18,8 +18,8 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// hashing computes the digests of files at idle priority, while nothing is loaded or
-// verified. Safe for concurrent use.
+// hashing computes the sha256 of files at idle priority, while no load and no verification
+// runs. Safe for concurrent use.
 type hashing struct {
 	*base
 	cache *cache.Cache
@@ -27,15 +27,15 @@ type hashing struct {
 
 	mu      sync.Mutex
 	busy    int                     // loads and verifications that are under way
-	cancel  context.CancelCauseFunc // ends the job that runs, nil: none does
-	givenUp map[string]time.Time    // when an entry was loaded whose files can't be hashed, by its ID
+	cancel  context.CancelCauseFunc // ends the job that runs, nil: none runs
+	givenUp map[string]time.Time    // entries whose files can't be hashed: when each was loaded, by ID
 }
 
 func newHashing(b *base) *hashing {
 	return &hashing{base: b, more: make(chan struct{}, 1), givenUp: make(map[string]time.Time)}
 }
 
-// errBusy is why a job ends before its time.
+// errBusy is the error of a job that was ended because a load or verification began.
 var errBusy = errors.New("a load or a verification has begun")
 
 // wake has the hashing look for something to do.
@@ -46,8 +46,7 @@ func (h *hashing) wake() {
 	}
 }
 
-// pause ends a job that runs, and lets none begin until what it returns is called,
-// which is to be done once.
+// pause ends the job that runs, and no other begins until the caller calls resume, once.
 func (h *hashing) pause() (resume func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,8 +62,8 @@ func (h *hashing) pause() (resume func()) {
 	}
 }
 
-// begin gives the context of a job, which ends when others begin something, and what
-// to call at the job's end; false if now is not the time.
+// begin gives the context of a job, which pause ends, and a function to call at the job's
+// end; false while a load or verification runs.
 func (h *hashing) begin(ctx context.Context) (context.Context, func(), bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,8 +80,8 @@ func (h *hashing) begin(ctx context.Context) (context.Context, func(), bool) {
 	}, true
 }
 
-// maxGivenUp is more than the entries that a GPU has room for. What is forgotten is
-// tried again.
+// maxGivenUp is more than the entries that a GPU has room for. Hashing tries forgotten
+// entries again.
 const maxGivenUp = 1000
 
 // giveUp notes an entry whose files can't be hashed.
@@ -102,8 +101,8 @@ func (h *hashing) hopeless(e manifest.Entry) bool {
 	return ok && loaded.Equal(e.Loaded)
 }
 
-// run computes, until ctx is done, the sha256 of what is held and has none on
-// record, while nothing is loaded.
+// run computes, until ctx is done, the digests that the records of entries lack, while
+// nothing is loaded.
 func (h *hashing) run(ctx context.Context) {
 	for {
 		select {
@@ -116,7 +115,7 @@ func (h *hashing) run(ctx context.Context) {
 	}
 }
 
-// next does so for one entry, and reports whether there may be another.
+// next computes the digests of one entry, and reports whether there may be another.
 func (h *hashing) next(ctx context.Context) bool {
 	if h.configuration().Verify == config.VerifyOff || len(h.o.Loader.Command) == 0 {
 		return false
@@ -146,8 +145,9 @@ func (h *hashing) next(ctx context.Context) bool {
 		case err != nil:
 			h.giveUp(e)
 			//diag serving
-			// A file of a loaded model could not be read or has changed, for the logged reason, so
-			// its sha256 is not known. The daemon tries again after the next load of the model.
+			// The daemon could not read a file of a loaded model, or the file has changed; the line
+			// gives the reason. Its sha256 is not known. The daemon tries again after the next load
+			// of the model.
 			h.log.Warn("files are not hashed", "model", e.Dir, "err", err)
 		default:
 			h.log.Debug("hashed", "model", e.Dir, "files", len(files), "seconds", time.Since(begin).Seconds())
@@ -157,7 +157,7 @@ func (h *hashing) next(ctx context.Context) bool {
 	return false
 }
 
-// unhashed are the files that an entry hangs on and that have no digest.
+// unhashed are the files that an entry was loaded from and that have no digest yet.
 func unhashed(e manifest.Entry) []layout.File {
 	var list []layout.File
 	for _, f := range e.Files {
@@ -168,8 +168,8 @@ func unhashed(e manifest.Entry) []layout.File {
 	return list
 }
 
-// shareDigests gives each entry what is known of the same files by another, such as
-// another rank of the model.
+// shareDigests copies digests from the given records to entries with the same files, such
+// as other ranks of the model.
 func (h *hashing) shareDigests(records []manifest.Entry) {
 	known := make(map[stamp.Stamp]manifest.File)
 	for _, e := range records {
@@ -187,7 +187,7 @@ func (h *hashing) shareDigests(records []manifest.Entry) {
 	})
 }
 
-// digested puts a file's digest on record, of every entry that hangs on the file.
+// digested records a file's digest in every entry that was loaded from the file.
 func (h *hashing) digested(file layout.File, d loader.Digest) {
 	h.cache.Amend(func(f manifest.File) manifest.File {
 		if f.Stamp == file.Stamp {

@@ -14,42 +14,41 @@ import (
 	"github.com/wcache/wcache/loader"
 )
 
-// How often somebody looks how the GPU is, and how long that may take. Nobody
-// listens for what the driver reports (Xid): that needs a process that always has
-// the driver open, and what concerns weights can be asked for afterwards.
+// How often the daemon checks the GPU's health, and how long a check may take. The daemon
+// polls and doesn't subscribe to the driver's events (Xid): that needs a process that
+// always has the driver open, and a poll finds all that concerns weights.
 const (
-	lookEvery  = 5 * time.Second // at most, because of requests that don't wait for it
-	lookAgain  = time.Second     // at most, while the GPU can't be used
-	lookTime   = 5 * time.Second
-	statusWait = time.Second // of a client that asks for the status
+	lookEvery  = 5 * time.Second // the shortest pause between checks that no request waits for
+	lookAgain  = time.Second     // the shortest pause while the GPU can't be used, or for a status request
+	lookTime   = 5 * time.Second // the longest that a check may take
+	statusWait = time.Second     // the longest that a status request waits for a check
 )
 
-// guard is what is known of the instance's GPU. Its methods are safe for
-// concurrent use.
+// guard checks the health of the instance's GPU and holds the last result. Its methods
+// are safe for concurrent use.
 type guard struct {
-	ask func(context.Context) (*device.GPU, error) // nil: there is no GPU to ask about
-	// tell is told what was found, why weights are gone if they are, and whether the
-	// count of errors is another.
+	ask func(context.Context) (*device.GPU, error) // nil: the instance has no GPU
+	// tell is called with the result of each check: the GPU's state, why weights are gone
+	// ("" if they aren't), and whether the count of errors has changed.
 	tell func(now *device.GPU, gone string, counted bool)
 
 	looks sync.WaitGroup
 
 	mu      sync.Mutex
-	last    *device.GPU   // nil: nobody has looked
-	began   time.Time     // of the last look that has ended
-	at      time.Time     // of its end
-	running chan struct{} // closed at the end of a look that is under way, else nil
-	stuck   *loader.Stuck // of the last look, nil if its child has ended
-	errors  int64         // uncorrected ones that what is held has outlived, -1: not known
-	losses  int           // how often weights were found to be gone
+	last    *device.GPU   // nil: no check has ended yet
+	began   time.Time     // start of the last check that has ended
+	at      time.Time     // its end
+	running chan struct{} // closed at the end of the check that is under way; nil: none is
+	stuck   *loader.Stuck // the last check's child if it hangs, else nil
+	errors  int64         // last known count of uncorrected memory errors, -1: not known
+	losses  int           // how often checks found the weights gone
 }
 
-// errSlowLook is why a look was given up.
+// errSlowLook is the error of a check that exceeded lookTime.
 var errSlowLook = errors.New("the driver doesn't answer")
 
-// look has a child ask how the GPU is, unless that was done within the given time
-// or is being done, or the last one hangs. What it gives is closed when there is an
-// answer.
+// look begins a check of the GPU in a child, unless the last one ended within the given
+// time, is still under way, or hangs. The channel is closed when there is a result.
 func (g *guard) look(ctx context.Context, within time.Duration) <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,8 +72,8 @@ func (g *guard) look(ctx context.Context, within time.Duration) <-chan struct{} 
 	return done
 }
 
-// hangs reports whether the last look's child is there yet, which no signal reaches.
-// More of them would only be more that hang. Preconditions: mu is held.
+// hangs reports whether the last check's child still hangs in the kernel, where signals
+// don't reach it. Another child would only hang too. Precondition: mu is held.
 func (g *guard) hangs() bool {
 	if g.stuck == nil {
 		return false
@@ -87,19 +86,19 @@ func (g *guard) hangs() bool {
 	}
 }
 
-// judge takes in what a look found.
+// judge stores the result of a check and decides whether weights are gone.
 func (g *guard) judge(h *device.GPU, err error, began time.Time) {
 	g.mu.Lock()
 	g.stuck = nil
 	_ = errors.As(err, &g.stuck)
-	if err != nil { // which says nothing about the weights
+	if err != nil { // the weights may be well
 		h = &device.GPU{Index: -1, State: device.GPUUnknown, Uncorrected: -1, Processes: []device.GPUProcess{}}
 		if g.last != nil {
 			h.UUID, h.Driver = g.last.UUID, g.last.Driver
 		}
 		h.Reason = err.Error()
 	}
-	if h.Name == "" && g.last != nil { // a GPU that is lost can't say
+	if h.Name == "" && g.last != nil { // a lost GPU doesn't give its name
 		h.Name, h.Index = g.last.Name, g.last.Index
 	}
 	gone := ""
@@ -109,7 +108,7 @@ func (g *guard) judge(h *device.GPU, err error, began time.Time) {
 		gone = "the GPU is " + h.State
 	case h.Uncorrected >= 0 && g.errors >= 0 && h.Uncorrected > g.errors:
 		gone = fmt.Sprintf("the GPU's memory has had %d uncorrected errors, %d more than before", h.Uncorrected, h.Uncorrected-g.errors)
-	case h.Uncorrected >= 0 && h.Uncorrected < g.errors: // counted anew
+	case h.Uncorrected >= 0 && h.Uncorrected < g.errors: // the count began anew
 		gone = "the GPU has been reset"
 	}
 	if h.Uncorrected >= 0 {
@@ -124,22 +123,22 @@ func (g *guard) judge(h *device.GPU, err error, began time.Time) {
 	g.tell(h, gone, noted)
 }
 
-// health is what the last look found, nil if there was none, and when.
+// health is the result of the last check and its time; nil before the first.
 func (g *guard) health() (*device.GPU, time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.last, g.at
 }
 
-// lost counts how often weights were found to be gone.
+// lost is how often checks found the weights gone.
 func (g *guard) lost() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.losses
 }
 
-// uncorrected is the count of errors that what is held has outlived, nil if it
-// isn't known.
+// uncorrected is the count of uncorrected memory errors for the manifest, nil if it isn't
+// known.
 func (g *guard) uncorrected() *int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -150,14 +149,14 @@ func (g *guard) uncorrected() *int64 {
 	return &n
 }
 
-// outlived sets that count, as an earlier process noted it.
+// outlived sets that count from the manifest of an earlier process.
 func (g *guard) outlived(n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.errors = n
 }
 
-// wait waits for a look, as long as ctx allows.
+// wait waits for a check, or until ctx is done.
 func (g *guard) wait(ctx context.Context, look <-chan struct{}) {
 	select {
 	case <-look:
@@ -165,11 +164,12 @@ func (g *guard) wait(ctx context.Context, look <-chan struct{}) {
 	}
 }
 
-// after waits for a look that began after the given moment.
+// after waits for a check that began after the given moment, for lookTime at most, and
+// gives its result; nil if there is none. Life is the context of the check itself.
 func (g *guard) after(ctx, life context.Context, moment time.Time) *device.GPU {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	for range 2 { // the first may have been under way
+	for range 2 { // the first may have begun before the moment
 		g.wait(ctx, g.look(life, 0))
 		g.mu.Lock()
 		last, began := g.last, g.began

@@ -92,8 +92,8 @@ func TestSlowLook(t *testing.T) {
 	}
 }
 
-// A driver that keeps whoever asks, and no signal reaches, is given one process and
-// not one with each request.
+// When a driver hangs its callers so that no signal reaches them, the daemon starts one process,
+// and not one per request.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)

@@ -14,11 +14,11 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// maxChoices is more than the keys that a GPU has room for. What is forgotten is
-// chosen again.
+// maxChoices is more than the keys that a GPU has room for. The daemon chooses again
+// for forgotten keys.
 const maxChoices = 1000
 
-// choices remembers which directory a key was found to mean. Safe for concurrent use.
+// choices remembers the directory that was found for each key. Safe for concurrent use.
 type choices struct {
 	mu    sync.Mutex
 	byKey map[string]resolve.Choice // by key ID
@@ -47,11 +47,12 @@ type finder struct {
 	choices choices
 }
 
-// identify finds the one directory that an engine's key means, by what the engine's
-// process says of itself, and where it says nothing by the key, the configuration and
-// the index. It looks at what can be told in a moment first: the answer of last time.
+// identify finds the one directory that an engine's key means: by the model that the
+// engine's process was started with, or, if that isn't known, by the key, the
+// configuration and the index. In the second case it first tries its last answer.
 //
-// said reads what the process says, nil for nothing; began is when it began.
+// Said reads which model the process was started with, nil if it doesn't say; began is
+// when the process started.
 func (f *finder) identify(ctx context.Context, key fingerprint.Key, began time.Time, said func() (*resolve.Started, error)) (resolve.Choice, error) {
 	ctx, cancel := f.within(ctx)
 	defer cancel()
@@ -75,7 +76,7 @@ func (f *finder) identify(ctx context.Context, key fingerprint.Key, began time.T
 	})
 }
 
-// options are those of a search by a configuration.
+// options makes the options of a search from a configuration.
 func (f *finder) options(c config.Config) resolve.Options {
 	return resolve.Options{
 		Index: f.o.Index, Roots: c.Roots, Env: f.o.Env, Pins: c.Pins, Strict: c.Identify == config.IdentifyStrict,
@@ -83,7 +84,7 @@ func (f *finder) options(c config.Config) resolve.Options {
 	}
 }
 
-// pins are the pinned directories, links followed.
+// pins are the pinned directories as absolute paths without links.
 func (f *finder) pins(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()

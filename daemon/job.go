@@ -21,23 +21,24 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// gpuWorkers fill a GPU fastest: on an H200 ten threads that copy from the page
-// cache keep the bus full, and what each more of them costs is the pinning of its
-// staging. A load that casts, or that picks rows from between other ranks', is bound
-// by the processors, and takes as many workers as a load into host memory.
+// gpuWorkers is the number of workers that fills a GPU fastest: on an H200 ten threads
+// that copy from the page cache keep the bus full, and each further one costs the time to
+// pin its staging buffer. A load that casts, or that picks its rows from between those of
+// other ranks, is limited by the processors, and takes as many workers as a load into
+// host memory.
 const gpuWorkers = 10
 
-// minWorkers keep a disk busy where there are few processors.
+// minWorkers keeps a disk busy on machines with few processors.
 const minWorkers = 4
 
-// laborious reports whether a plan has copies that are more than reading a file.
+// laborious reports whether a plan has copies that need more work than reading a file.
 func laborious(p *layout.Plan) bool {
 	return slices.ContainsFunc(p.Copies, func(c layout.Copy) bool {
 		return c.From != c.To || c.Rows > 1 && c.SrcStride != c.RowBytes
 	})
 }
 
-// job is what a child of this configuration does with a plan.
+// job makes the job of a child from a configuration and a plan.
 func (l *loads) job(c config.Config, device string, plan *layout.Plan) loader.Job {
 	job := loader.Job{Device: device, Plan: plan, Workers: c.Workers, BlockBytes: int(c.Block), Direct: c.Direct}
 	if l.o.GPU && job.Workers == 0 && !laborious(plan) {
@@ -46,9 +47,9 @@ func (l *loads) job(c config.Config, device string, plan *layout.Plan) loader.Jo
 	return job
 }
 
-// wanted are the files of a directory whose digests are wanted: those that a load
-// hangs on and, of weights, that the plan reads; nil stands for a plan of all. Places
-// says where in files each of them is.
+// wanted lists the files of a directory whose digests a job computes: those that a load
+// depends on, without weight files that the plan doesn't read. A nil plan reads all.
+// Places has the index in files of each.
 func wanted(dir string, files []manifest.File, plan *layout.Plan) (list []layout.File, places []int) {
 	read := make(map[string]bool)
 	if plan != nil {
@@ -67,7 +68,7 @@ func wanted(dir string, files []manifest.File, plan *layout.Plan) (list []layout
 	return list, places
 }
 
-// recordOf is the record of an entry's directory.
+// recordOf gives the record of an entry's directory.
 func recordOf(e manifest.Entry) weights.Record {
 	r := weights.Record{Path: e.Dir, Indexed: e.Indexed}
 	for _, f := range e.Files {
@@ -76,7 +77,7 @@ func recordOf(e manifest.Entry) weights.Record {
 	return r
 }
 
-// manifestFiles are the files of a target's directory, as they were when it was read.
+// manifestFiles lists the files of a directory as they were when it was read.
 func manifestFiles(r weights.Record) []manifest.File {
 	var files []manifest.File
 	for _, f := range r.Files {
@@ -89,7 +90,7 @@ func manifestFiles(r weights.Record) []manifest.File {
 // socket and pipes, a pidfd, the segments, the table, and their duplicates.
 const loadFiles = 32
 
-// roomForFiles reports that a load would run into the limit of open files.
+// roomForFiles is an error if a load would exceed the limit of open files.
 func roomForFiles() error {
 	var limit unix.Rlimit
 	open, err := os.ReadDir("/proc/self/fd")
@@ -99,5 +100,5 @@ func roomForFiles() error {
 	if need := len(open) + loadFiles; err == nil && uint64(need) > limit.Cur {
 		return fmt.Errorf("make room: %d open files are needed and the limit is %d: raise LimitNOFILE= in a drop-in (systemctl --user edit wcache@.service), or ulimit -n", need, limit.Cur)
 	}
-	return nil // what can't be seen may well do
+	return nil // also if /proc can't be read: the load may still work
 }

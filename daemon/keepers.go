@@ -7,10 +7,9 @@ import (
 	"github.com/wcache/wcache/loader"
 )
 
-// follow waits for the end of a loader that keeps what it has filled, and drops the
-// entry then: its memory has ended too. When the server ends, it waits for the
-// keeper's end, unless the next process is to find the memory: what the service
-// manager does to the keeper meanwhile is no affair of this one.
+// follow waits for the end of a keeper, a loader that keeps the memory it has filled, and
+// then drops the entry, whose memory is gone. When the server ends, follow waits for the
+// keeper's end too, unless there is a store: then the service manager ends the keeper.
 func (l *loads) follow(k *loader.Keeper) {
 	l.log.Info("keeper started", "keeper", k.PID())
 	l.keepers.Go(func() {

@@ -15,12 +15,12 @@ import (
 	"github.com/wcache/wcache/loader"
 )
 
-// maxRecorded is how many misses are remembered: those of all ranks of an engine
+// maxRecorded is how many misses the ledger remembers: enough for all ranks of an engine
 // that was started a few times.
 const maxRecorded = 32
 
-// ledger counts requests and loads, and remembers the last of those requests that were
-// not answered from memory, for "wcache explain". Safe for concurrent use.
+// ledger counts requests and loads, and remembers the latest misses for "wcache explain".
+// Safe for concurrent use.
 type ledger struct {
 	mu     sync.Mutex
 	counts control.Counts
@@ -42,14 +42,15 @@ func (l *ledger) hit() {
 	l.counts.Hits++
 }
 
-// count counts one that wasn't, by its reason.
+// count counts a miss by its reason.
 func (l *ledger) count(reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts.Misses[reason]++
 }
 
-// ended counts a load by its error. One that was refused was none.
+// ended counts a load by its error. It doesn't count a refused one, which never began,
+// unless a damaged file was the reason.
 func (l *ledger) ended(err error) {
 	_, _, refused := advice.Refusal(err)
 	l.mu.Lock()
@@ -62,7 +63,7 @@ func (l *ledger) ended(err error) {
 	}
 }
 
-// loaded counts what a load has brought.
+// loaded counts the bytes and the time of a load.
 func (l *ledger) loaded(bytes int64, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +88,7 @@ func (l *ledger) list() []control.Miss {
 	return slices.Clone(l.recent)
 }
 
-// counted is what was counted.
+// counted gives a copy of the counts.
 func (l *ledger) counted() control.Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +97,8 @@ func (l *ledger) counted() control.Counts {
 	return c
 }
 
-// damaged reports whether a load ended because a file isn't what its name says.
+// damaged reports whether a load failed because the sha256 of a file isn't the one in its
+// name.
 func damaged(err error) bool {
 	var filling *loader.Error
 	return errors.As(err, &filling) && filling.Kind == loader.KindDamaged

@@ -20,11 +20,11 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// errLost is the error of a load at whose end the GPU is well, and was not meanwhile.
-var errLost = errors.New("load model: the GPU lost what was in its memory meanwhile")
+// errLost is the error of a load during which the GPU lost its memory, and works again.
+var errLost = errors.New("load model: the GPU lost its memory during the load")
 
-// loads is how what isn't held is loaded, and how what is held is compared with its
-// files. Its fields are set before the first request. Safe for concurrent use.
+// loads loads models, and compares entries with their files. Its fields are set before the
+// first request. Safe for concurrent use.
 type loads struct {
 	*base
 	cache   *cache.Cache
@@ -33,17 +33,17 @@ type loads struct {
 	hashing *hashing
 	ledger  *ledger
 	keepers *sync.WaitGroup
-	tell    func() // has the status line told
+	tell    func() // updates the status line
 	indexed func() // has the index written
 
 	compares calls
-	choosing sync.Mutex // held while a load is held against the policy; the cache's lock is taken under it
+	choosing sync.Mutex // held while allowed applies the policy; the cache's lock is taken under it
 }
 
-// load is what the cache calls for a key that it doesn't hold. Files that change
-// under a load are planned anew, once: whoever writes them has hardly finished. What
-// a GPU has lost is loaded again, once: that is seen when somebody looks, and may be
-// from before the load.
+// load is called by the cache for a key that it doesn't hold. If files change during the
+// load, it plans and loads once more; if they change again, their writer hasn't finished.
+// If the GPU lost its memory, it also loads once more: the check that found the loss may
+// have seen one from before the load.
 func (l *loads) load(ctx context.Context, want cache.Want, ticket *cache.Ticket) (*cache.Contents, error) {
 	defer l.hashing.pause()()
 	contents, err := l.loadOnce(ctx, want, ticket)
@@ -144,9 +144,9 @@ func (l *loads) loadOnce(ctx context.Context, want cache.Want, ticket *cache.Tic
 	}, nil
 }
 
-// run starts the loader; when the device is full, once more after the entries
-// that nobody uses have made room. Of a GPU's memory others may give some back: the
-// second time that is waited for, whether there was anything to evict or not.
+// run starts the loader. If the device is full, it evicts unused entries and starts the
+// loader once more. The second time, on a GPU, the loader waits up to memory_wait for
+// memory that other programs may free, also if there was no entry to evict.
 func (l *loads) run(ctx context.Context, c config.Config, job loader.Job, dir string, ticket *cache.Ticket) (*loader.Result, error) {
 	progress := func(p loader.Progress) {
 		if p.Digest != nil {
@@ -174,8 +174,8 @@ func (l *loads) run(ctx context.Context, c config.Config, job loader.Job, dir st
 	return result, err
 }
 
-// missing is how many bytes of entries a model has to have out of its way. Where the
-// device has refused what it says is free, that is no help.
+// missing is how many bytes of entries have to be evicted for a model. If the device
+// refused although it says that enough is free, that is the model's whole size.
 func missing(full *loader.Error, model int64) int64 {
 	if n := max(full.Want, model) - full.Free; n > 0 {
 		return n
@@ -183,9 +183,9 @@ func missing(full *loader.Error, model int64) int64 {
 	return model
 }
 
-// allowed applies the policy. A pinned instance loads only what is pinned, and
-// one key of each directory: another is told the fields in which it differs. From
-// here on the load counts as one of its directory.
+// allowed applies the policy. A pinned instance loads only pinned directories, and one key
+// per directory; the error for another key names the fields in which it differs. From here
+// on the load counts as a key of its directory.
 func (l *loads) allowed(c config.Config, want cache.Want, target *resolve.Target, pinned bool, ticket *cache.Ticket) error {
 	l.choosing.Lock()
 	defer l.choosing.Unlock()
@@ -213,7 +213,7 @@ func (l *loads) allowed(c config.Config, want cache.Want, target *resolve.Target
 	return nil
 }
 
-// setPinned tells the cache which directories are pinned, links followed.
+// setPinned tells the cache which directories are pinned: absolute paths without links.
 func setPinned(c *cache.Cache, dirs []string) {
 	pinned := make(map[string]bool)
 	for _, dir := range dirs {

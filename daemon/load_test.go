@@ -123,8 +123,8 @@ func TestStopWhileLoading(t *testing.T) {
 	}
 }
 
-// A loader that is killed takes its load along: those that wait are told, and the
-// next one who asks has it loaded.
+// When a loader is killed its load fails: waiting requests get the error, and the next request
+// loads again.
 func TestLoaderKilled(t *testing.T) {
 	g := newGate(t)
 	i := start(t, atGate(g))
@@ -170,8 +170,8 @@ func TestNoLoader(t *testing.T) {
 		`error: load model: start "/none/wcache": fork/exec /none/wcache: no such file or directory (see the service's log, and on a GPU nvidia-smi)`)
 }
 
-// Room that the budget hasn't got is made by what nobody uses, and refused with
-// who has it.
+// A load over the budget evicts unused entries; if that isn't enough, the error names the
+// entries and their engines.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	i := start(t, func(s *setup) { s.Config.Budget = 400_000 })
@@ -190,8 +190,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// On a device that is full, what nobody uses makes room for as much as is missing,
-// and not for the whole model.
+// On a full device the daemon evicts unused entries for the missing bytes, and not for the whole
+// model.
 func TestMakesRoom(t *testing.T) {
 	// No other test's memory may count: the loader looks at all of this process.
 	i := start(t, func(s *setup) { s.Loader.Command = []string{"/proc/self/exe", "small load", "300000"} })

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descriptor reads a segment of host memory by its descriptor, which it doesn't own.
+// descriptor reads a segment of host memory. It doesn't own the descriptor.
 type descriptor int
 
 func (d descriptor) ReadAt(p []byte, off int64) (int, error) {
@@ -32,13 +32,13 @@ func (d descriptor) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// outlet is an engine's connection as what replies are written to. The bytes of a
-// segment don't pass through this process: the kernel takes them from there.
+// outlet writes replies to an engine's connection. The bytes of a segment don't pass
+// through this process: the kernel copies them.
 type outlet struct{ conn *net.UnixConn }
 
 func (o outlet) Write(b []byte) (int, error) { return o.conn.Write(b) }
 
-// ReadFrom is how [io.Copy] writes a part of a segment.
+// ReadFrom is called by [io.Copy] to write a part of a segment.
 func (o outlet) ReadFrom(r io.Reader) (int64, error) {
 	if section, ok := r.(*io.SectionReader); ok {
 		from, off, n := section.Outer()
@@ -49,8 +49,8 @@ func (o outlet) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{o}, r)
 }
 
-// maxSend is how much the kernel is asked to send in one call, in bytes: MAX_RW_COUNT
-// of linux/fs.h is a little more.
+// maxSend is the most bytes of one sendfile call, a little less than MAX_RW_COUNT of
+// linux/fs.h.
 const maxSend = 1 << 30
 
 // send writes n bytes at off of a segment, with sendfile(2).

@@ -105,7 +105,8 @@ func TestMissChanged(t *testing.T) {
 	}
 }
 
-// Of those who wait for one load, one has made it; a passing no is no lasting one.
+// Of the requests that wait for one load, one counts as its cause; a passing error isn't counted
+// as a refusal.
 func TestMissLoading(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -133,7 +134,7 @@ func TestMissLoading(t *testing.T) {
 	}
 }
 
-// No more is remembered than somebody would read.
+// The ledger remembers maxRecorded misses at most.
 func TestMissesBounded(t *testing.T) {
 	t.Parallel()
 	l := newLedger()

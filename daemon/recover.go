@@ -19,34 +19,33 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Kept is a descriptor that an earlier process left in the store.
+// Kept is a descriptor that an earlier process put into the store.
 type Kept struct {
 	Name string
 	FD   *fd.FD
 }
 
-// Recover takes over what an earlier process held: the entries whose tables say by
-// their labels which descriptors they have, where all of these are there, and the
-// connections of engines that watch. The manifest's file adds what came after the
-// load, and says of tables without a label, as manifests of schema 1 go with, what
-// they are. What doesn't fit is dropped, with the reason in the log: it is loaded
-// again when somebody asks. The server owns all descriptors from here on. Call it
-// once, before Serve.
+// Recover takes over what an earlier process held: the entries, and the connections of
+// engines that watch. The label of a table names the descriptors of its entry, which must
+// all be there. The manifest adds what has changed since the load, and describes tables
+// without a label, from the time of schema 1. Recover drops what doesn't fit and logs the
+// reason; the daemon loads it again on request. The server owns all descriptors from here
+// on. Call it once, before Serve.
 func (s *Server) Recover(kept []Kept) {
 	begin := time.Now()
 	m, err := inTime(s.o.Manifest, func() (*manifest.Manifest, error) { return manifest.Load(s.o.Manifest) })
 	if err != nil {
 		//diag restart
-		// The record of what is held could not be read, for the logged reason, such as that a newer
-		// wcache has written it. The file is kept beside, with the ending .unused. Entries whose
-		// descriptors say what they are stay; engines load the rest again.
+		// The daemon could not read the record of its entries, for the logged reason, such as that a
+		// newer wcache has written it. It renames the file, with the ending .unused. Entries whose
+		// descriptors say what they are stay; the daemon loads the rest again on request.
 		s.log.Error("manifest is not used", "err", err, "kept", s.setAside())
 		m = new(manifest.Manifest)
 	}
 	for _, fault := range m.Faults {
 		//diag restart
-		// One row of the record is damaged, and the daemon ignores it. The entry is served all the
-		// same if its descriptors say what they are; nothing has to be done.
+		// One row of the record is damaged, and the daemon ignores it. It still serves the entry if
+		// its descriptors say what they are; nothing has to be done.
 		s.log.Error("entry of the manifest is not used", "err", fault)
 	}
 	shelf := s.shelve(kept)
@@ -56,8 +55,8 @@ func (s *Server) Recover(kept []Kept) {
 	for _, e := range entries {
 		if err := s.recoverEntry(e, shelf); err != nil {
 			//diag restart
-			// What came back of the entry is not what the record says, for the logged reason. The
-			// daemon loads the model again when an engine asks.
+			// The descriptors of the entry do not fit its record, for the logged reason. The daemon
+			// loads the model again when an engine asks.
 			s.log.Warn("entry is dropped", "key", e.Key.ID()[:12], "model", e.Dir, "reason", err)
 			s.lost = append(s.lost, e)
 			continue
@@ -72,10 +71,10 @@ func (s *Server) Recover(kept []Kept) {
 		s.store.drop(name, f, "no entry and no connection goes with it")
 	}
 	if n > 0 {
-		if m.Uncorrected != nil { // without entries a count says nothing, and could be another GPU's
+		if m.Uncorrected != nil { // without entries the count has no use, and may be of another GPU
 			s.gpu.outlived(*m.Uncorrected)
 		}
-		s.gpu.look(s.ctx, 0) // nobody has, for as long as no process was there
+		s.gpu.look(s.ctx, 0) // nothing has checked the GPU while no daemon ran
 	}
 	s.attachments.forgetEnded()
 	s.pin()
@@ -84,8 +83,8 @@ func (s *Server) Recover(kept []Kept) {
 	}
 }
 
-// setAside keeps a manifest that can't be read, which is written anew soon, and gives its
-// path; "" if that failed.
+// setAside renames a manifest that can't be read, before a new one replaces it, and gives
+// the new path; "" if that failed.
 func (s *Server) setAside() string {
 	path := s.o.Manifest + ".unused"
 	_, err := inTime(s.o.Manifest, func() (struct{}, error) { return struct{}{}, os.Rename(s.o.Manifest, path) })
@@ -95,8 +94,8 @@ func (s *Server) setAside() string {
 	return path
 }
 
-// labelled gives the records of all entries that are known: those of labels on the
-// shelf, with what the manifest adds to them, then the manifest's others.
+// labelled gives the records of all known entries: first those with a label on the shelf,
+// completed from the manifest, then the others of the manifest.
 func (s *Server) labelled(shelf map[string]*fd.FD, rows []manifest.Entry) []manifest.Entry {
 	byTable := make(map[string]manifest.Entry)
 	for _, row := range rows {
@@ -109,10 +108,10 @@ func (s *Server) labelled(shelf map[string]*fd.FD, rows []manifest.Entry) []mani
 		}
 		e, _, err := readTable(shelf[name])
 		if errors.Is(err, manifest.ErrNoLabel) {
-			continue // it may be in the manifest
+			continue // the manifest may have it
 		}
 		if err == nil && e.Table != name {
-			err = fmt.Errorf("its label is that of %q", e.Table)
+			err = fmt.Errorf("its label belongs to %q", e.Table)
 		}
 		if err != nil {
 			//diag restart
@@ -138,7 +137,8 @@ func (s *Server) labelled(shelf map[string]*fd.FD, rows []manifest.Entry) []mani
 // tablePrefix begins the names of tables in the store.
 const tablePrefix = "t-"
 
-// readTable reads a table's file: its label and the encoded table.
+// readTable reads a table's file: its label and the encoded table. With
+// [manifest.ErrNoLabel] the file is the encoded table alone.
 func readTable(f *fd.FD) (manifest.Entry, []byte, error) {
 	b, err := f.ReadSealed(manifest.MaxLabel + 1 + tensor.MaxEncoded)
 	if err != nil {
@@ -151,8 +151,8 @@ func readTable(f *fd.FD) (manifest.Entry, []byte, error) {
 	return e, table, err
 }
 
-// shelve sorts descriptors by name. Of those that have one name in common none is
-// used: one could be of an earlier load, with other weights than the files have now.
+// shelve maps descriptors by name. It drops all that share a name: one of them could be of
+// an earlier load, with other weights than the files have now.
 func (s *Server) shelve(kept []Kept) map[string]*fd.FD {
 	count := make(map[string]int)
 	for _, k := range kept {
@@ -169,8 +169,8 @@ func (s *Server) shelve(kept []Kept) map[string]*fd.FD {
 	return shelf
 }
 
-// recoverAttached takes over the file of the process before, or has the store keep a
-// new one.
+// recoverAttached takes over the earlier process's file of attachments, or puts a new one
+// into the store.
 func (s *Server) recoverAttached(shelf map[string]*fd.FD) {
 	if f := shelf[attachedName]; f != nil {
 		delete(shelf, attachedName)
@@ -185,8 +185,8 @@ func (s *Server) recoverAttached(shelf map[string]*fd.FD) {
 	if err := s.store.put(attachedName, s.attachments.file.FD()); err != nil {
 		//diag restart
 		// The service manager did not take the file that says which engine has which entry, for the
-		// logged reason. After a crash of the daemon, an entry could be evicted while an engine
-		// maps it; restart the service to try again.
+		// logged reason. After a crash, the daemon could evict an entry while an engine maps it;
+		// restart the service to try again.
 		s.log.Error("engines are not remembered beyond a crash", "err", err)
 	}
 }
@@ -208,8 +208,8 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 		c.Segment.Bytes += p.Bytes
 	}
 	//diag restart
-	// This is the usual reason of a dropped entry: the weights went with the service or with the
-	// machine. Restart the service rather than stopping it to keep weights.
+	// This is the usual reason of a dropped entry: a stop of the service or of the machine frees the
+	// weights. To keep weights, restart the service instead of stopping it.
 	err := errors.New("its descriptors are gone: the service was stopped, or the machine was started again")
 	if !missing {
 		c.Record = e
@@ -236,7 +236,7 @@ func (s *Server) recoverEntry(e manifest.Entry, shelf map[string]*fd.FD) error {
 	return nil
 }
 
-// names are those of an entry's descriptors: of its table, then of its memory.
+// names lists the names of an entry's descriptors: its table, then its memory.
 func names(e manifest.Entry) []string {
 	list := []string{e.Table}
 	for _, p := range e.Pieces {
@@ -249,8 +249,8 @@ func names(e manifest.Entry) []string {
 func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, error) {
 	if e.Device != s.device(s.configuration()) {
 		//diag restart NAME
-		// This is a reason of a dropped entry: the instance now means another GPU than before. Name
-		// instances by uuid if the numbers of GPUs change.
+		// This is a reason of a dropped entry: the instance now stands for another GPU than before.
+		// Name instances by uuid if the numbers of GPUs change.
 		return nil, fmt.Errorf("it was made for the device %q", e.Device)
 	}
 	_, b, err := readTable(c.TableFD)
@@ -263,7 +263,7 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 	}
 	switch {
 	case len(t.Tensors) != e.Tensors || t.Bytes() != e.Bytes:
-		return nil, errors.New("its table is another one's")
+		return nil, errors.New("its table belongs to another entry")
 	case t.Segment != c.Segment.Bytes:
 		return nil, fmt.Errorf("its memory has %d bytes in the table and %d in its record", t.Segment, c.Segment.Bytes)
 	}
@@ -287,7 +287,7 @@ func (s *Server) check(e manifest.Entry, c *cache.Contents) (*tensor.Table, erro
 	return t, nil
 }
 
-// sameFile compares a descriptor with what was noted of the one that was kept.
+// sameFile is an error if a descriptor isn't of the file that was kept.
 func sameFile(f *fd.FD, kept string) error {
 	file, err := f.File()
 	if err == nil && file != kept {

@@ -181,8 +181,8 @@ func quiet(t *testing.T, c net.Conn) {
 	do(t, c.SetReadDeadline(time.Time{}))
 }
 
-// What isn't exactly what the manifest says is dropped, out of the store too, and
-// loaded again when somebody asks.
+// Entries that don't fit the manifest exactly are dropped, from the store too, and loaded again
+// on request.
 func TestRecoverDrops(t *testing.T) {
 	memory := func(t *testing.T, bytes int, seal bool) *fd.FD {
 		f, err := fd.Memory("wcache-other")
@@ -247,17 +247,17 @@ func TestRecoverDrops(t *testing.T) {
 			replace(t, s, "s-", memory(t, int(e.Pieces[0].Bytes), false))
 		}, "reason=\"check segment: ", ""},
 		{"segment that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "s-", pipe(t)) },
-			"reason=\"check segment: it is no memory file", ""},
+			"reason=\"check segment: not a memory file", ""},
 		{"table that is no memory", func(t *testing.T, s *fdStore, _ *manifest.Entry) { replace(t, s, "t-", pipe(t)) },
-			"read memory file: it is none", ""},
+			"read memory file: not a memory file", ""},
 		{"table that is none", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			replace(t, s, "t-", memory(t, 100, true))
 		}, "entry is dropped", ""},
-		{"table of another", relabel(func(e *manifest.Entry) { e.Tensors++ }), "its table is another one's", ""},
+		{"table of another", relabel(func(e *manifest.Entry) { e.Tensors++ }), "its table belongs to another entry", ""},
 		{"segment of another entry", relabel(func(e *manifest.Entry) { e.Pieces[0].Bytes += 4096 }),
 			"its memory has 212992 bytes in the table and 217088 in its record", ""},
 		{"another device", relabel(func(e *manifest.Entry) { e.Device = "GPU-1" }), `it was made for the device \"GPU-1\"`, ""},
-		{"label of another table", relabel(func(e *manifest.Entry) { e.Table = "t-1" }), `its label is that of \"t-1\"`, "s- t-"},
+		{"label of another table", relabel(func(e *manifest.Entry) { e.Table = "t-1" }), `its label belongs to \"t-1\"`, "s- t-"},
 		{"no label", relabel(nil), "recovered entries=1 of=1", "s- t-"},
 		{"neither label nor manifest", func(t *testing.T, s *fdStore, e *manifest.Entry) { relabel(nil)(t, s, e); e.ID = "" },
 			"no entry and no connection goes with it", ""},
@@ -274,13 +274,13 @@ func TestRecoverDrops(t *testing.T) {
 		{"a watch that is no connection", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			f := memory(t, 1, true)
 			do(t, s.Put("w-1", f), f.Close())
-		}, "name=w-1 reason=\"it is no connection", "s- t-"},
+		}, "name=w-1 reason=\"not a connection", "s- t-"},
 		{"a watch that is another socket", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			n, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			do(t, err)
 			f, err := fd.New(n)
 			do(t, err, s.Put("w-1", f), f.Close())
-		}, "name=w-1 reason=\"it is no connection of an engine", "s- t-"},
+		}, "name=w-1 reason=\"not a connection of an engine", "s- t-"},
 		{"a watch whose engine has ended", func(t *testing.T, s *fdStore, _ *manifest.Entry) {
 			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			do(t, err, unix.Close(p[1]))
@@ -334,7 +334,7 @@ func TestRecoverDrops(t *testing.T) {
 	}
 }
 
-// What was pinned, or is no more, while no process was there, counts from its start.
+// A change of the pins while no daemon ran counts from the next start.
 func TestRecoverPinned(t *testing.T) {
 	// While other tests start processes, one of these may hold the lock of a socket for
 	// a moment longer.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package daemon is the server: it accepts engines and control clients, reads a
-// request within its time, has the cache find or load what is asked for, and
-// answers. It stays up and says why where it can't do something.
+// Package daemon is the server: it accepts engines and control clients, reads their
+// requests within a time limit, has the cache find or load the model, and answers. When it
+// can't do something it answers with the reason, and goes on.
 package daemon
 
 import (
@@ -27,39 +27,39 @@ import (
 	"github.com/wcache/wcache/weights/index"
 )
 
-// Role is what a socket is for.
+// Role is the purpose of a socket.
 type Role string
 
-// The roles. An engine's draft model has a socket of its own, so that a request
-// without a key says which of the two it is about.
+// The roles. Draft models have a socket of their own, so that the socket of a request
+// without a key says whether it is about the target or the draft model.
 const (
 	Target  Role = "target"
 	Draft   Role = "draft"
 	Control Role = "control"
 )
 
-// idleEvery is how often the server looks whether it is idle.
+// idleEvery is how often the server checks whether it is idle.
 const idleEvery = 500 * time.Millisecond
 
 // Listener is a socket to accept on. The server closes it.
 type Listener struct {
 	*net.UnixListener
 	Role  Role
-	Claim *socket.Claim // what is looked after of its files; nil: nothing. The caller closes it.
+	Claim *socket.Claim // guards the socket's files; nil: the server doesn't check them. The caller closes it.
 }
 
 // Options of a server.
 type Options struct {
 	Instance string // "host", "0", …
-	Device   string // what the loader opens: "host", or a GPU's uuid
-	GPU      bool   // the device is one
-	AMD      bool   // it is AMD's, and Device is one that keeps its memory
-	// Legacy is what the loader opens instead where the configuration asks for legacy
-	// handles: the same device, with memory that the loader keeps. "": Device.
+	Device   string // the device that the loader opens: "host", or a GPU's uuid
+	GPU      bool   // the device is a GPU
+	AMD      bool   // the GPU is from AMD, and the loader keeps its memory
+	// Legacy is the device that the loader opens if the configuration asks for legacy
+	// handles: the same one, with memory that the loader keeps. "": Device.
 	Legacy string
-	// DeviceErr is why there is no such device. Nothing is loaded then.
+	// DeviceErr is why the device is missing. Then the server loads nothing.
 	DeviceErr error
-	UUID      string // told to engines, which then compare it with their GPU's; "" tells none
+	UUID      string // sent to engines, which compare it with their GPU's; "": not sent
 	Version   string
 	// Configure reads the configuration, at the start and on Reload.
 	Configure func() (config.Config, error)
@@ -69,30 +69,30 @@ type Options struct {
 	Loader    loader.Options
 	// Verify compares a segment with a job's files. Nil: loader.Verify, in a child.
 	Verify func(context.Context, loader.Options, loader.Job, device.Segment, func(loader.Progress)) (*loader.Difference, error)
-	// Run carries a job out. Nil: loader.Run, in a child.
+	// Run loads a job. Nil: loader.Run, in a child.
 	Run    func(context.Context, loader.Options, loader.Job, func(loader.Progress)) (*loader.Result, error)
-	Health loader.Options      // starts the child that looks how a GPU is; no command: nobody does
-	Env    func(string) string // leads to the Hugging Face cache; nil: os.Getenv
+	Health loader.Options      // starts the child that checks the GPU's health; no command: no checks
+	Env    func(string) string // finds the Hugging Face cache; nil: os.Getenv
 	Log    *slog.Logger        // nil: slog.Default()
-	// LogProblem says what is wrong with the log, "" for nothing. Nil: nothing ever is.
+	// LogProblem gives the problem of the log, "" for none. Nil: the log never has one.
 	LogProblem func() string
-	Store      cache.Store // keeps descriptors for the next process; nil: there is none
-	// CheckSegment reports why a descriptor that was kept is not a segment of the
-	// device. Nil: it is not looked at.
+	Store      cache.Store // keeps descriptors for the next process; nil: none are kept
+	// CheckSegment reports why a segment from the store doesn't belong to the device. Nil:
+	// segments aren't checked.
 	CheckSegment func(device.Segment) error
-	// Activated tells that another process keeps the sockets open, so that the
-	// server may end when it is idle.
+	// Activated says that another process keeps the sockets open, so that the server may
+	// end when it is idle.
 	Activated bool
-	// Status is told what to show beside the service's name. Nil: nobody.
+	// Status is called with the text to show in "systemctl status". Nil: not called.
 	Status func(text string)
 }
 
-// Server answers engines and control clients. A request goes from accept.go over
-// engine.go or control.go to find.go, which asks the finder, the cache and, through it,
-// the loads.
+// Server answers engines and control clients. A request goes from accept.go through
+// engine.go or control.go to find.go, which calls the finder and the cache; the cache calls
+// the loads. Serve and Recover are called once; other methods are safe for concurrent use.
 //
-// Locks: each part has one of its own and calls no other part while it holds it. There
-// is one exception, loads.choosing, under which the cache's is taken.
+// Locks: each part has its own lock, and calls no other part while it holds the lock. The
+// one exception is loads.choosing: the cache's lock is taken while it is held.
 type Server struct {
 	*base
 	cache       *cache.Cache
@@ -112,18 +112,18 @@ type Server struct {
 	since       time.Time
 	conns       sync.WaitGroup
 	keepers     sync.WaitGroup
-	shown       chan struct{} // a token when the status line has to be told
+	shown       chan struct{} // a token when the status line has to be updated
 	verifying   chan struct{} // a token while entries are verified
 
 	lost []manifest.Entry // what an earlier process held and this one doesn't; set before Serve
 
 	mu       sync.Mutex
-	last     time.Time // of the last request's end
+	last     time.Time // end of the last request
 	paths    []string
-	gpuState string // when last looked at
+	gpuState string // at the last check
 }
 
-// New makes a server. Serve runs it, and closes what it has.
+// New makes a server. Serve runs it, and closes what it owns.
 func New(o Options) (*Server, error) {
 	b := newBase(o.withDefaults())
 	s := &Server{
@@ -203,8 +203,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Reload reads the configuration again. A broken one changes nothing but what
-// status says.
+// Reload reads the configuration again. If it has an error the server goes on with the
+// earlier one, and status shows the error.
 func (s *Server) Reload() error {
 	c, err := s.reload()
 	if err != nil {
@@ -217,8 +217,8 @@ func (s *Server) Reload() error {
 	return nil
 }
 
-// pin tells the cache what the configuration pins, unless that can't be read: then
-// what was pinned stays so.
+// pin tells the cache which directories are pinned. If the configuration or the
+// directories can't be read, the earlier pins stay.
 func (s *Server) pin() {
 	if s.configProblem() != nil {
 		return
@@ -226,7 +226,7 @@ func (s *Server) pin() {
 	pins, err := s.finder.pins(s.ctx)
 	if err != nil {
 		//diag restart
-		// A file system with a pinned directory does not answer. Mend the mount; until then the
+		// The file system of a pinned directory does not answer. Mend the mount; until then the
 		// daemon keeps the pins that it knows.
 		s.log.Warn("pins are not looked up", "err", err)
 		return
@@ -240,9 +240,9 @@ func (s *Server) applyRoots() {
 	s.o.Index.SetRoots(append(roots, weights.HubCaches(s.o.Env)...))
 }
 
-// Serve accepts until ctx is done, or until the server has been idle for as long
-// as the configuration says, if it is allowed to end then. It ends loads and
-// requests, frees what is held, and gives nil.
+// Serve accepts until ctx is done or, if Activated, until the server has been idle for
+// idle_exit. Then it ends loads and requests, closes the listeners and all descriptors, and
+// gives nil. Entries that are in the store stay there.
 func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	if len(listeners) == 0 {
 		return errors.New("serve: no sockets")
@@ -271,7 +271,7 @@ func (s *Server) Serve(ctx context.Context, listeners []Listener) error {
 	for _, l := range listeners {
 		err = errors.Join(err, l.Close())
 	}
-	// Loads end with an error that their waiters are told before connections go.
+	// Before s.end, so that requests that wait for a load still get its error.
 	s.cache.Close()
 	s.end()
 	keeping.Wait()

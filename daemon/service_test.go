@@ -26,8 +26,8 @@ import (
 	"github.com/wcache/wcache/weights/index"
 )
 
-// A broken configuration ends nothing: what is held is served, and who wants more
-// is told the line. Mended and read again, it counts.
+// With a broken configuration the daemon serves its entries, and the error for other models names
+// the line. When it is mended and reloaded, it counts.
 func TestBrokenConfiguration(t *testing.T) {
 	t.Parallel()
 	broken := &config.Error{File: "/etc/wcache/wcache.toml", Line: 3, Text: `unknown key "root"`}
@@ -183,7 +183,7 @@ func manage(ctx context.Context, socket *net.UnixListener, ends *atomic.Int64) e
 	return nil
 }
 
-// Only an idle service ends by itself, and one whose socket nobody else keeps never.
+// Only an idle service ends by itself, and never one whose socket no other process keeps.
 func TestNotIdle(t *testing.T) {
 	t.Parallel()
 	i := start(t, func(s *setup) { s.Config.IdleExit = 1; s.Activated = false })

@@ -15,16 +15,17 @@ import (
 	"github.com/wcache/wcache/daemon/socket"
 )
 
-// claimsEvery is how often the files of the sockets are looked at: a few system calls
-// for each. A directory is not watched, since a watch ends with what it watches.
+// claimsEvery is how often the daemon checks the files of the sockets, with a few system
+// calls for each. It doesn't watch the directory by inotify: a watch ends when its
+// directory is removed.
 const claimsEvery = 2 * time.Second
 
-// claimsEnd is how long the end of a daemon waits for a look that is under way.
+// claimsEnd is how long the end of the daemon waits for a check that is under way.
 const claimsEnd = time.Second
 
-// runSockets looks now and then whether the files of the sockets are there still, and
-// serves on those that had to be made anew, until ctx is done. It runs beside the
-// requests: a file system may hang.
+// runSockets checks the files of the sockets every claimsEvery, and serves on sockets that
+// were made anew, until ctx is done. It has its own goroutine, since a file system may
+// hang.
 func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 	anew := make([]*net.UnixListener, len(listeners))
 	var accepting sync.WaitGroup
@@ -49,8 +50,9 @@ func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 			}
 			if s.claims.note(i, s.mendable(err)) {
 				//diag serving
-				// A socket's file has a fault, which the line gives and `wcache status` shows. Do
-				// what the reason asks for; it is explained here or under "Paths of sockets".
+				// The file of a socket has a problem, which the line gives and `wcache status`
+				// shows. Do what the reason asks for; this section or "Paths of sockets" explains
+				// it.
 				s.log.Warn("engines may not reach this daemon", "err", err)
 			}
 			if made == nil {
@@ -61,14 +63,15 @@ func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 			// removes files there, such as a cleaner of `/tmp`.
 			s.log.Warn("socket was removed, and is made anew", "path", made.Addr())
 			if anew[i] != nil {
-				_ = anew[i].Close() // nobody reaches it any more
+				_ = anew[i].Close() // its file is gone, so no client reaches it
 			}
 			anew[i] = made
 			accepting.Go(func() {
 				if err := s.accept(Listener{UnixListener: made, Role: l.Role}); err != nil && !errors.Is(err, net.ErrClosed) {
 					//diag serving
 					// The kernel refuses to accept further connections on this socket, for the
-					// logged reason. Restart the service; only legacy handles (`handles = "legacy"`) lose their weights by that.
+					// logged reason. Restart the service, which keeps the weights except those with
+					// `handles = "legacy"`.
 					s.log.Error("socket is not served any more", "err", err)
 				}
 			})
@@ -81,8 +84,8 @@ func (s *Server) runSockets(ctx context.Context, listeners []Listener) {
 	}
 }
 
-// checkClaim checks one, and leaves it to itself when ctx is done: a file system that hangs
-// keeps a daemon from ending no more than from serving.
+// checkClaim checks one claim. When ctx is done it waits for claimsEnd at most and gives
+// false: a file system that hangs must not keep the daemon from ending.
 func checkClaim(ctx context.Context, c *socket.Claim) (made *net.UnixListener, err error, done bool) {
 	type result struct {
 		made *net.UnixListener
@@ -101,14 +104,14 @@ func checkClaim(ctx context.Context, c *socket.Claim) (made *net.UnixListener, e
 	select {
 	case r := <-checked:
 		if r.made != nil {
-			_ = r.made.Close() // nobody is served any more
+			_ = r.made.Close() // the daemon ends
 		}
 	case <-time.After(claimsEnd):
 	}
 	return nil, nil, false
 }
 
-// mendable adds to an error what mends it.
+// mendable adds to an error what the user can do.
 func (b *base) mendable(err error) error {
 	var gone *socket.Unreachable
 	switch {

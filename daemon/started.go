@@ -15,9 +15,9 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// started is the model that an engine's process says it was started with, nil where it
-// says nothing. The engine waits for its answer at the other end of the connection: it
-// has not ended, and its number is no other's.
+// started finds the model that an engine's process was started with, nil if its command
+// and environment don't say. The engine waits for its answer meanwhile, so it hasn't ended
+// and its pid can't mean another process.
 func (f *finder) started(p peer.Process, key fingerprint.Key) (*resolve.Started, error) {
 	e, err := evidence.Read(p.PID)
 	if errors.Is(err, fs.ErrPermission) {
@@ -38,7 +38,7 @@ func (f *finder) started(p peer.Process, key fingerprint.Key) (*resolve.Started,
 		// The directory was removed or renamed since the engine started. Put it back, or start the
 		// engine with the new path.
 		return nil, &resolve.Refusal{
-			Field: "checkpoint", Reason: fmt.Sprintf("%s was started with %q, which is not there any more: %v", by, missing.Name, missing),
+			Field: "checkpoint", Reason: fmt.Sprintf("%s was started with %q, which no longer exists: %v", by, missing.Name, missing),
 			Hint: "start the engine again",
 		}
 	case err != nil:
@@ -48,18 +48,20 @@ func (f *finder) started(p peer.Process, key fingerprint.Key) (*resolve.Started,
 		return &resolve.Started{Name: place.Name, Dir: dir, By: by}, nil
 	}
 	//diag model PROCESS MODEL PATH
-	// The engine runs in a container or another mount namespace, and the same folder has no known
-	// name outside. Add the folder that holds the model on this side to `roots`.
+	// The engine runs in a container or another mount namespace, and the daemon finds the folder
+	// under no path of its own. Add the folder that holds the model, by its path outside the
+	// container, to `roots`.
 	return nil, &resolve.Refusal{
 		Field: "checkpoint",
-		Reason: fmt.Sprintf("%s was started with %s, which it sees as %s and which is not known here under any name",
+		Reason: fmt.Sprintf("%s was started with %s, which it sees as %s; the daemon knows no path to it",
 			by, place.Name, place.Path),
-		Hint: "add the folder that it is on this side to roots in wcache.toml",
+		Hint: "add its folder, by the path that the daemon sees, to roots in wcache.toml",
 	}
 }
 
-// ownPath is the path by which this process reaches what an engine sees in another mount
-// namespace: the same one, or that of a known directory that is the same; "" for none.
+// ownPath is the path by which this process reaches the model that an engine sees in
+// another mount namespace: the same path, or the path of a known directory with the same
+// device and inode; "" for none.
 func (f *finder) ownPath(place *evidence.Place, key fingerprint.Key) string {
 	if place.Own != "" {
 		return place.Own

@@ -69,7 +69,7 @@ func TestStarted(t *testing.T) {
 	do(t, os.RemoveAll(b))
 	_, err := i.finder.started(peer.Process{PID: gone}, k)
 	var no *resolve.Refusal
-	if want := fmt.Sprintf("vllm serve (pid %d) was started with %q, which is not there any more: ", gone, b); !errors.As(err, &no) || !strings.HasPrefix(no.Reason, want) {
+	if want := fmt.Sprintf("vllm serve (pid %d) was started with %q, which no longer exists: ", gone, b); !errors.As(err, &no) || !strings.HasPrefix(no.Reason, want) {
 		t.Errorf("got %v, want %s…", err, want)
 	}
 }
@@ -95,7 +95,7 @@ func TestStartedElsewhere(t *testing.T) {
 	}
 	pid := bound(unknown)
 	_, err = i.finder.started(peer.Process{PID: pid}, k)
-	wantRefusal := fmt.Sprintf("vllm serve (pid %d) was started with %s, which it sees as %s and which is not known here under any name", pid, place, place)
+	wantRefusal := fmt.Sprintf("vllm serve (pid %d) was started with %s, which it sees as %s; the daemon knows no path to it", pid, place, place)
 	var no *resolve.Refusal
 	if !errors.As(err, &no) || no.Reason != wantRefusal {
 		t.Errorf("got %v, want %s", err, wantRefusal)

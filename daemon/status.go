@@ -19,7 +19,7 @@ import (
 	"github.com/wcache/wcache/weights/index"
 )
 
-// status is the instance as a client sees it, all but the client's version.
+// status describes the instance for a client, all but the client's version.
 func (s *Server) status() control.Status {
 	entries := s.cache.Status()
 	out := control.Status{
@@ -43,7 +43,7 @@ func (s *Server) status() control.Status {
 	return out
 }
 
-// problems are what is wrong now.
+// problems lists the current problems.
 func (s *Server) problems(status *control.Status, entries []cache.Status) (list []control.Problem) {
 	add := func(code control.ProblemCode, texts ...string) {
 		for _, text := range texts {
@@ -74,7 +74,7 @@ func (s *Server) problems(status *control.Status, entries []cache.Status) (list 
 	return list
 }
 
-// text is an error's, "" for none.
+// text is the text of an error, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -82,12 +82,12 @@ func text(err error) string {
 	return err.Error()
 }
 
-// roots are the folders in which models are looked for.
+// roots lists the folders in which the daemon searches for models.
 func (s *Server) roots() []control.Root {
 	var list []control.Root
 	for _, r := range s.o.Index.Roots() {
 		if r.Added {
-			continue // one model directory, which requests have named
+			continue // a single model directory that a request has named
 		}
 		list = append(list, control.Root{
 			Path: r.Path, State: string(r.State), Reason: r.Reason, Polled: r.Polled,
@@ -100,7 +100,7 @@ func (s *Server) roots() []control.Root {
 	return list
 }
 
-// rootProblems are the roots that are not searched whole, and won't be by themselves.
+// rootProblems describes the roots that can't be searched completely.
 func rootProblems(roots []control.Root) []string {
 	var list []string
 	for _, r := range roots {
@@ -149,8 +149,8 @@ func filesOf(list []manifest.File) *control.Files {
 	return out
 }
 
-// damagedFiles words which files that entries hang on are not what their names say,
-// each once.
+// damagedFiles describes, each once, the files of entries whose sha256 isn't the one in
+// their names.
 func damagedFiles(entries []cache.Status) []string {
 	var list []string
 	for _, e := range entries {
@@ -167,16 +167,16 @@ func damagedFiles(entries []cache.Status) []string {
 	return list
 }
 
-// tellStatus has the status line told, beside the requests and loads that change it:
-// a manager that is busy reads nothing for a while.
+// tellStatus has runStatus update the status line. It doesn't block: a busy service
+// manager may not read for a while.
 func (s *Server) tellStatus() {
 	select {
 	case s.shown <- struct{}{}:
-	default: // whoever tells next sees this change too
+	default: // the update that is due includes this change
 	}
 }
 
-// runStatus tells the status line after changes, until ctx is done.
+// runStatus updates the status line after changes, until ctx is done.
 func (s *Server) runStatus(ctx context.Context) {
 	for {
 		select {
@@ -190,7 +190,7 @@ func (s *Server) runStatus(ctx context.Context) {
 	}
 }
 
-// statusLine says what the service does, for "systemctl status".
+// statusLine summarizes the service for "systemctl status".
 func (s *Server) statusLine() string {
 	entries := s.cache.Status()
 	var bytes int64
@@ -222,7 +222,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// gpuStatus is what the last look found, for a client; nil if there was none.
+// gpuStatus is the result of the last GPU check for a client; nil before the first.
 func (s *Server) gpuStatus() *device.GPU {
 	h, at := s.gpu.health()
 	if h == nil {
@@ -236,7 +236,7 @@ func (s *Server) gpuStatus() *device.GPU {
 	return &out
 }
 
-// gpuProblem says what is wrong with the GPU, "" if nothing is known to be.
+// gpuProblem describes the GPU's problem, "" if none is known.
 func gpuProblem(g *device.GPU) string {
 	if g == nil || g.State == device.GPUOK {
 		return ""

@@ -10,11 +10,11 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// store keeps descriptors for the process after this one, if there is a place for them.
-// Safe for concurrent use.
+// store keeps descriptors for the next process, if there is a store. Safe for concurrent
+// use.
 type store struct {
 	log  *slog.Logger
-	kept cache.Store // nil: there is none
+	kept cache.Store // nil: descriptors aren't kept
 }
 
 // put keeps a descriptor, which stays the caller's.
@@ -28,7 +28,7 @@ func (s *store) put(name string, f *fd.FD) error {
 	return s.kept.Put(name, f)
 }
 
-// drop closes a descriptor that nothing is recovered of, and takes it out of the store.
+// drop closes a descriptor that Recover has no use for, and removes it from the store.
 func (s *store) drop(name string, f *fd.FD, reason string) {
 	//diag restart
 	// The service manager gave back a descriptor that belongs to no entry, and the daemon has
@@ -38,7 +38,7 @@ func (s *store) drop(name string, f *fd.FD, reason string) {
 	_ = f.Close() // nothing was written to it
 }
 
-// forget takes a name out of the store.
+// forget removes a name from the store.
 func (s *store) forget(name string) {
 	if s.kept == nil {
 		return

@@ -13,11 +13,10 @@ import (
 	"github.com/wcache/wcache/resolve"
 )
 
-// unusedEvery is how often it is looked for what nobody has used for long, at most.
+// unusedEvery is the longest pause between two searches for unused entries.
 const unusedEvery = time.Minute
 
-// evictUnused frees what was not used for as long as the configuration says, until ctx
-// is done.
+// evictUnused evicts entries that were not used for idle_evict, until ctx is done.
 func (s *Server) evictUnused(ctx context.Context) {
 	for {
 		after := time.Duration(s.configuration().IdleEvict)
@@ -26,7 +25,7 @@ func (s *Server) evictUnused(ctx context.Context) {
 				s.log.Info("evicted what was not used", "entries", n, "for", after)
 			}
 		}
-		wait := unusedEvery // a configuration that is read again may ask for it
+		wait := unusedEvery // a reload may set idle_evict
 		if after > 0 {
 			wait = min(max(after/4, 10*time.Millisecond), unusedEvery)
 		}
@@ -38,9 +37,9 @@ func (s *Server) evictUnused(ctx context.Context) {
 	}
 }
 
-// preload loads what is pinned, one after the other, in the keys that were held before,
-// and where there are none as an engine without options asks for it. What can't be
-// loaded is in the log, and is tried again when an engine asks.
+// preload loads the pinned directories, one after the other: with the keys that an earlier
+// process held, or, if there are none, with the key of an engine without options. Failures
+// are logged; the daemon tries again when an engine asks.
 func (s *Server) preload(ctx context.Context) {
 	if !s.configuration().Preload {
 		return

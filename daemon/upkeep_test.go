@@ -54,7 +54,7 @@ func TestPreload(t *testing.T) {
 	}
 }
 
-// What nobody has used for long goes, and what is pinned or used stays.
+// Entries that were not used for long are evicted; pinned and used ones stay.
 func TestIdleEvict(t *testing.T) {
 	pin, err := filepath.Abs(filepath.Join(checkpoints, "qwen2"))
 	do(t, err)

@@ -77,9 +77,9 @@ func wide(t *testing.T, root string, rows int64) (string, fingerprint.Key) {
 	return dir, k
 }
 
-// Replies by value that nobody reads take no memory of the daemon's, whatever the
-// model's size, and are whole when they are read (case C4). It runs alone: what is
-// allocated is the whole process's.
+// Unread replies by value take no memory of the daemon, at any size of the model, and are complete
+// when they are read (case C4). The test runs alone, since it measures the whole process's
+// allocations.
 func TestUnreadByValue(t *testing.T) {
 	dir, k := wide(t, private(t), 60_000) // 15 MB
 	i := start(t, func(s *setup) {
@@ -136,9 +136,8 @@ func received(t *testing.T, c *net.UnixConn) []byte {
 	return b
 }
 
-// What is read from a segment while an engine takes its time stays there until it has
-// been read, also where the entry was evicted; then it goes, and an engine that
-// releases at once finds nobody else who has it.
+// A segment stays until a slow engine has read it, even if the entry was evicted; then it is freed,
+// and the release of an engine that releases at once frees it.
 func TestEvictedByValue(t *testing.T) {
 	t.Parallel()
 	dir, k := wide(t, private(t), 30_000)
@@ -179,8 +178,8 @@ func TestStopUnread(t *testing.T) {
 	}
 }
 
-// Replies together take a bounded part of memory; one that finds none left waits, and
-// is then an error that passes.
+// All replies together take a limited amount of memory; a reply that exceeds it waits, and then
+// becomes a passing error.
 func TestReplyMemory(t *testing.T) {
 	t.Parallel()
 	i := start(t, func(s *setup) { s.Config.RequestTimeout = config.Duration(500 * time.Millisecond) })
@@ -188,7 +187,7 @@ func TestReplyMemory(t *testing.T) {
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 	all, err := i.replies.room.Take(t.Context(), i.replies.room.Total())
 	do(t, err)
-	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: other engines don't read theirs, which take all the memory that is for replies")
+	wantAnswer(t, engineAsk(t, i.target, request), "error: make reply: replies that other engines don't read use all memory for replies")
 	all.Give()
 	wantAnswer(t, engineAsk(t, i.target, request), "ok")
 }

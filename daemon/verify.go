@@ -20,15 +20,15 @@ import (
 	"github.com/wcache/wcache/weights"
 )
 
-// seeDisk is what to do about a file that isn't what it was.
+// seeDisk is the advice for a file that changed without a write.
 const seeDisk = "fetch the model again, and see that the disk is sound"
 
-// loadsAgain is what to do about files that have changed: nothing.
+// loadsAgain is the advice for files that were changed: nothing has to be done.
 const loadsAgain = "the next request for it loads it again"
 
-// verify compares what is held with its files, one entry after the other.
+// verify compares entries with their files, one after the other.
 func (s *Server) verify(ctx context.Context, v control.Verify, progress func(control.Progress)) ([]control.Verified, error) {
-	select { // each reads as fast as the machine can
+	select { // one verification at a time: each uses the whole bandwidth of the disk
 	case s.verifying <- struct{}{}:
 		defer func() { <-s.verifying }()
 	case <-ctx.Done():
@@ -67,7 +67,7 @@ func (s *Server) verify(ctx context.Context, v control.Verify, progress func(con
 	return results, nil
 }
 
-// targets are the entries that are to be verified, none twice.
+// targets lists the entries to verify, each once; without names, all ready ones.
 func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, error) {
 	all := s.cache.Status()
 	chosen := make(map[string]bool)
@@ -94,7 +94,7 @@ func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, e
 			//diag entries MODEL
 			// The instance has no entry of this model. `wcache status` lists the models that it
 			// holds.
-			return nil, &control.Error{Code: control.CodeNoKey, Message: fmt.Sprintf("find entry: nothing of %q is held", name), Hint: "wcache status lists what is"}
+			return nil, &control.Error{Code: control.CodeNoKey, Message: fmt.Sprintf("find entry: no entry of model %q", name), Hint: "wcache status lists the entries"}
 		}
 	}
 	var list []cache.Status
@@ -106,8 +106,8 @@ func (s *Server) targets(ctx context.Context, names []string) ([]cache.Status, e
 	return list, nil
 }
 
-// fits reports which entries a name is for: the first digits of a key, of which only
-// one begins so, or else a model.
+// fits gives a test for the entries that a name means: the first digits of one key, or
+// else a model.
 func (s *Server) fits(ctx context.Context, all []cache.Status, name string) (func(cache.Status) bool, error) {
 	keys := make(map[string]bool)
 	for _, e := range all {
@@ -138,8 +138,8 @@ func (s *Server) fits(ctx context.Context, all []cache.Status, name string) (fun
 	return func(e cache.Status) bool { return e.Model == choice.Dir }, nil
 }
 
-// verifyEntry compares one entry with its files, and acts on what it finds: what is
-// certainly wrong is served no more, and what is certainly right is fresh again.
+// verifyEntry compares one entry with its files, and acts on the result: it retires an
+// entry whose memory is wrong, and renews the record of one whose files were only touched.
 func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(loader.Progress)) control.Verified {
 	begin, e := time.Now(), h.Record()
 	v := control.Verified{Key: e.Key.ID(), Model: e.Dir, Bytes: e.Bytes, Files: []control.VerifiedFile{}, Fingerprint: e.Key}
@@ -160,11 +160,12 @@ func (s *Server) verifyEntry(ctx context.Context, h *cache.Hold, progress func(l
 	switch {
 	case v.State == control.StateDiffers && touched != nil:
 		//diag files REASON
-		// The first part of the message says how the file was touched, and its contents have
-		// changed too, as after cp(1) with `-a` over it. The next request loads it again.
-		v.State, v.Message, v.Hint, v.Dropped = control.StateChanged, touched.Error()+", and its contents are others", loadsAgain, false
+		// The first part of the message says how the file was touched. Its contents have changed
+		// too, for example because cp(1) with `-a` replaced it. The next request loads the model
+		// again.
+		v.State, v.Message, v.Hint, v.Dropped = control.StateChanged, touched.Error()+", and its contents differ", loadsAgain, false
 	case v.State == control.StateEqual && touched != nil:
-		h.Renew(now.files) // from now on a request finds them unchanged
+		h.Renew(now.files) // from now on requests find the files unchanged
 	case v.State == control.StateEqual:
 		s.hashing.shareDigests([]manifest.Entry{{Files: now.files}})
 	case v.Dropped:
@@ -191,7 +192,7 @@ func (s *Server) sameFiles(ctx context.Context, e manifest.Entry) (touched *stam
 	return nil, err
 }
 
-// judge says what came of a comparison: of each file, and of the memory.
+// judge fills in the result of a comparison: of each file, and of the memory.
 func judge(v *control.Verified, e manifest.Entry, now *compared) {
 	recorded := make(map[string]string)
 	for _, f := range e.Files {
@@ -235,7 +236,7 @@ func judge(v *control.Verified, e manifest.Entry, now *compared) {
 	}
 	d := control.Difference(*now.difference)
 	v.Difference = &d
-	if v.State != control.StateEqual { // of the two the memory is the one to be trusted
+	if v.State != control.StateEqual { // a file is wrong, so the memory is trusted
 		return
 	}
 	v.State, v.Dropped = control.StateDiffers, true

@@ -112,7 +112,7 @@ func TestVerifyTargets(t *testing.T) {
 		{[]string{link, plain}, []string{c.Key}},
 		{[]string{""}, []string{`no-such-key find entry: no key "" is held`}},
 		{[]string{"0"}, []string{`no-such-key find entry: no key "0" is held`}},
-		{[]string{a.Key, filepath.Dir(plain)}, []string{fmt.Sprintf("no-such-key find entry: nothing of %q is held", filepath.Dir(plain))}},
+		{[]string{a.Key, filepath.Dir(plain)}, []string{fmt.Sprintf("no-such-key find entry: no entry of model %q", filepath.Dir(plain))}},
 		{[]string{"/none"}, []string{`failed find model "/none": no such directory; tried ["/none"]`}},
 	} {
 		var got []string

@@ -232,7 +232,7 @@ func TestVerifyFiles(t *testing.T) {
 	}{
 		{"rewritten", rewriteFile, "check file PATH: was written"},
 		{"rewritten, time put back", func(t *testing.T, path string) { putBack(t, path, func() { rewrite(t, path) }) },
-			"check file PATH: was written, or its attributes were changed, and its contents are others"},
+			"check file PATH: was written, or its attributes were changed, and its contents differ"},
 		{"cut short", func(t *testing.T, path string) { do(t, os.Truncate(path, 1000)) }, "check file PATH: had 193088 bytes, has 1000"},
 		{"gone", func(t *testing.T, path string) { do(t, os.Remove(path)) }, "check file PATH: is gone"},
 		{"touched", func(t *testing.T, path string) { do(t, os.Chmod(path, 0o640)) }, ""},

@@ -19,10 +19,10 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// watchPrefix begins the names of engines' connections in the store.
+// watchPrefix begins the names of watch connections in the store.
 const watchPrefix = "w-"
 
-// watches are the connections by which engines learn that their weights are gone. Safe
+// watches holds the connections by which engines learn that their weights are gone. Safe
 // for concurrent use.
 type watches struct {
 	*base
@@ -32,18 +32,17 @@ type watches struct {
 	conns   *sync.WaitGroup
 
 	mu   sync.Mutex
-	lost chan struct{} // closed when those that watch have to be told that weights are gone
+	lost chan struct{} // closed, and replaced, when weights are gone
 }
 
-// serve keeps a connection until the engine or the server ends. The engine only
-// reads, and takes the end of the connection for the end of the weights' keeper.
+// serve keeps a connection until the engine or the server ends. The engine only reads from
+// it; the end of the connection means to the engine that its weights are gone.
 func (w *watches) serve(ctx context.Context, conn *net.UnixConn, p peer.Process) {
 	if !w.crowd.watches.take() {
 		err := w.crowd.watches.full() // an engine goes on without one
 		//diag serving
-		// There are as many watching engines as there is room for: 4096, or a fifth of the files
-		// that may be open. The engine works on and will not notice the end of the daemon; raise
-		// `LimitNOFILE=` for more.
+		// The limit of watching engines is reached: 4096, or a fifth of the limit of open files. The
+		// engine works on and will not notice the end of the daemon; raise `LimitNOFILE=` for more.
 		w.log.Warn("watch refused", "pid", p.PID, "err", err)
 		w.replies.answer(conn, p, protocol.Error(err.Error()))
 		return
@@ -55,13 +54,14 @@ func (w *watches) serve(ctx context.Context, conn *net.UnixConn, p peer.Process)
 		if err != nil {
 			//diag serving
 			// The service manager did not take the connection, for the logged reason. The engine
-			// works on, and sees the next restart of the service as its end.
+			// works on, but takes the next restart of the service for the end of its weights.
 			w.log.Warn("watch would not outlive the daemon", "pid", p.PID, "err", err)
 		}
 		kept <- name
 	}()
-	// What is answered is to outlive this process, and thousands that watch at once keep
-	// the service manager busy.
+	// Before the answer the store should have the connection, so that the watch outlives
+	// this process. Thousands of watches at once keep the service manager busy, so the wait
+	// has a limit.
 	name, waited := "", true
 	timer := time.NewTimer(watchWait)
 	defer timer.Stop()
@@ -97,12 +97,12 @@ func (w *watches) endAll() {
 	w.lost = make(chan struct{})
 }
 
-// watchWait is how long a watch is not answered while the service manager takes its
-// time. It is shorter than engines wait, which is 5 seconds.
+// watchWait is how long the answer to a watch waits for the service manager. Engines wait
+// for 5 seconds.
 const watchWait = 2 * time.Second
 
-// untilEnd waits for the end of the engine, of the weights, or of the server. Only
-// with that of the server does the connection stay in the store.
+// untilEnd waits for the end of the engine, of the weights, or of the server. The
+// connection stays in the store only when the server ends.
 func (w *watches) untilEnd(ctx context.Context, conn *net.UnixConn, name string) {
 	hangup, cancel := untilHangup(ctx, conn)
 	w.mu.Lock()
@@ -111,7 +111,7 @@ func (w *watches) untilEnd(ctx context.Context, conn *net.UnixConn, name string)
 	select {
 	case <-hangup.Done():
 	case <-lost:
-		_ = conn.CloseWrite() // which ends it at once, for all who have it
+		_ = conn.CloseWrite() // ends the connection although the store has a duplicate
 	}
 	cancel()
 	if ctx.Err() == nil && name != "" {
@@ -119,8 +119,8 @@ func (w *watches) untilEnd(ctx context.Context, conn *net.UnixConn, name string)
 	}
 }
 
-// recover goes on with an engine's watch, unless the descriptor is no
-// connection of this user's.
+// recover continues an engine's watch, unless the descriptor isn't a connection of this
+// user's.
 func (w *watches) recover(name string, f *fd.FD) {
 	conn, err := watched(f)
 	if err != nil {
@@ -130,8 +130,8 @@ func (w *watches) recover(name string, f *fd.FD) {
 	_ = f.Close() // conn has a descriptor of its own
 	if !w.crowd.watches.take() {
 		//diag restart
-		// The service manager gave back more connections of engines than the daemon may keep, as
-		// fewer files may be open than before. Raise `LimitNOFILE=` of the service.
+		// The service manager gave back more connections of engines than the daemon may keep,
+		// because the limit of open files is lower than before. Raise `LimitNOFILE=` of the service.
 		w.log.Warn("watch is dropped", "name", name, "reason", w.crowd.watches.full())
 		_ = conn.Close()
 		w.store.forget(name)
@@ -148,7 +148,7 @@ func (w *watches) recover(name string, f *fd.FD) {
 	})
 }
 
-// watched makes a connection of a descriptor, which stays the caller's.
+// watched makes a connection from a descriptor, which stays the caller's.
 func watched(f *fd.FD) (*net.UnixConn, error) {
 	dup, err := f.Dup()
 	if err != nil {
@@ -158,11 +158,11 @@ func watched(f *fd.FD) (*net.UnixConn, error) {
 	c, err := net.FileConn(file)
 	err = errors.Join(err, file.Close())
 	if err != nil {
-		return nil, fmt.Errorf("it is no connection: %w", err)
+		return nil, fmt.Errorf("not a connection: %w", err)
 	}
 	conn, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, errors.Join(errors.New("it is no connection of an engine"), c.Close())
+		return nil, errors.Join(errors.New("not a connection of an engine"), c.Close())
 	}
 	p, err := peer.Of(conn)
 	if err == nil && p.UID != os.Getuid() {
@@ -174,8 +174,8 @@ func watched(f *fd.FD) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// keep puts a connection into the store, under a name that no other has. It is in
-// the store unless the name is "".
+// keep puts a connection into the store, under a unique name. The name is "" if the store
+// doesn't have it.
 func (w *watches) keep(conn *net.UnixConn, pid int) (name string, err error) {
 	if w.store.kept == nil {
 		return "", nil
@@ -209,14 +209,14 @@ func (w *watches) keep(conn *net.UnixConn, pid int) (name string, err error) {
 	return name, errors.Join(w.store.kept.Put(name, f), f.Close())
 }
 
-// forget takes a watch out of the store.
+// forget removes a watch from the store.
 func (w *watches) forget(name string) {
 	w.store.forget(name)
 	w.crowd.kept.gone()
 }
 
-// untilHangup gives a context that ends when the peer closes the connection, on
-// which nothing more is to be read. The caller cancels it before it closes the
+// untilHangup gives a context that ends when the peer closes the connection. It reads from
+// the connection, so the caller must not. The caller cancels it before it closes the
 // connection.
 func untilHangup(ctx context.Context, conn *net.UnixConn) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -226,7 +226,7 @@ func untilHangup(ctx context.Context, conn *net.UnixConn) (context.Context, cont
 		_, err := conn.Read(make([]byte, 1))
 		var timeout net.Error
 		if err != nil && errors.As(err, &timeout) && timeout.Timeout() {
-			return // told to end, below or by the server's end
+			return // the cancel function below or the server's end set the deadline
 		}
 		cancel()
 	}()

@@ -200,8 +200,8 @@ func TestMissingDuringLoad(t *testing.T) {
 	}
 }
 
-// What can't be loaded before somebody has changed it is a mismatch, which an
-// engine takes as final, with the path and what is wrong.
+// A model that can't be loaded until the user changes something is a mismatch, which an engine
+// takes as final, with the path and the fault.
 func TestUnusable(t *testing.T) {
 	t.Parallel()
 	// The key is by path, for directories that have no hash any more.

@@ -16,8 +16,8 @@ import (
 	"github.com/wcache/wcache/protocol"
 )
 
-// Mismatch is the refusal of a key because of one that is held, in the protocol's
-// own words: the names of the fields that differ.
+// Mismatch is the refusal of a key because another key of the directory is held. As in the
+// protocol, it consists of the names of the fields that differ.
 type Mismatch struct{ Fields []string }
 
 //diag engine FIELDS
@@ -31,15 +31,15 @@ func (m *Mismatch) Advice() string {
 	return `policy is "pinned": evict what is held first, which frees it`
 }
 
-// Refusal is the first of the fields.
+// Refusal gives the first of the fields, and a reason that names all.
 func (m *Mismatch) Refusal() (field, reason string, ok bool) {
 	reason = "another key of this directory is held, which differs in " + strings.Join(m.Fields, ", ")
 	return slices.Concat(m.Fields, []string{""})[0], reason, true
 }
 
-// refuse words an error as the protocol wants it: what lasts is a mismatch, at
-// which an engine gives up; what passes is an error, at which it tries again. Engines
-// print both as they are.
+// refuse makes the reply for an error. A lasting one becomes a mismatch, after which an
+// engine gives up; a passing one becomes an error, after which it tries again. Engines
+// print the text of both.
 func (b *base) refuse(err error) []byte {
 	var differs *Mismatch
 	if errors.As(err, &differs) {
@@ -51,7 +51,7 @@ func (b *base) refuse(err error) []byte {
 	return protocol.Error(visible.Line(withHint(err.Error(), b.hint(err))))
 }
 
-// controlError words an error for people at a terminal.
+// controlError makes the error for a control client, which people read.
 func (b *base) controlError(err error) *control.Error {
 	var known *control.Error
 	if errors.As(err, &known) {
@@ -70,8 +70,8 @@ func (b *base) controlError(err error) *control.Error {
 	return out
 }
 
-// hint is what to do about an error, "" where only time helps. What is changed in the
-// configuration counts when that is read again.
+// hint is the advice of an error, "" where only time helps. To advice about wcache.toml it
+// adds how to reload it.
 func (b *base) hint(err error) string {
 	text := advice.Of(err)
 	if strings.Contains(text, "wcache.toml") {
@@ -80,7 +80,7 @@ func (b *base) hint(err error) string {
 	return text
 }
 
-// reread is how a configuration that was changed comes to count.
+// reread is the advice that makes the daemon read a changed configuration.
 func (b *base) reread() string {
 	return "systemctl --user reload wcache@" + b.o.Instance + ".service, or SIGHUP"
 }

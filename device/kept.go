@@ -18,24 +18,22 @@ import (
 // hipIpcMemHandle_t of HIP.
 const HandleBytes = 64
 
-// Keeper is a device whose memory can't be a descriptor: it lives in this process,
-// and is gone when that ends. The descriptor of such a segment is one end of a
-// socket pair of which the process, its keeper, has the other: the memory stays
-// until nobody holds the descriptor any more, as with every segment. In the socket
-// lies the handle with which other processes open the memory, so that whoever is
-// given the descriptor needs nothing else.
+// Keeper is a device whose memory can't be exported as a descriptor: the memory belongs to
+// this process, the keeper, and is gone when it ends. The descriptor of such a segment is one
+// end of a socket pair, and the keeper has the other end. So the memory stays until no process
+// has the descriptor any more, as with every segment. The socket contains the handle by which
+// other processes open the memory, so a process needs only the descriptor.
 type Keeper interface {
 	Device
-	// Wait returns when no descriptor of the segments that were sealed is left
-	// anywhere. Their memory goes then, with the process at the latest.
+	// Wait returns when no process has a descriptor of the sealed segments any more. Then
+	// their memory is freed, at the latest when the process ends.
 	Wait()
 }
 
-// Keep makes the segment of memory that this process keeps. The caller owns its
-// descriptor, and frees the memory when released is closed: then no descriptor of
-// it is left.
+// Keep makes a segment for memory that this process keeps. The caller owns its descriptor. When
+// no process has a descriptor any more, released is closed, and the caller frees the memory.
 func Keep(handle [HandleBytes]byte, bytes int64) (s Segment, released <-chan struct{}, err error) {
-	// Non-blocking, so that Go's poller waits and no thread does.
+	// Non-blocking, so that Go's poller waits, and not a thread.
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return Segment{}, nil, fmt.Errorf("keep segment: make socketpair: %w", err)
@@ -54,18 +52,18 @@ func Keep(handle [HandleBytes]byte, bytes int64) (s Segment, released <-chan str
 	go func() {
 		defer close(done)
 		defer func() { _ = own.Close() }()
-		for n := 1; n > 0; { // nobody says anything; what is said all the same counts for nothing
+		for n := 1; n > 0; { // no process should write to the socket; what comes is ignored
 			n, _ = own.Read(make([]byte, 1))
 		}
 	}()
 	return Whole(f, bytes), done, nil
 }
 
-// Handle is the legacy handle of a segment with a keeper; false for one that is a
-// descriptor of the memory itself.
+// Handle is the legacy handle of a segment with a keeper; kept is false for a segment whose
+// descriptors are the memory itself.
 func (s Segment) Handle() (handle [HandleBytes]byte, kept bool, err error) {
 	if len(s.Pieces) != 1 {
-		return handle, false, nil // what is kept is one piece
+		return handle, false, nil // kept segments have one piece
 	}
 	var b [HandleBytes + 1]byte
 	n, _, err := unix.Recvfrom(s.Pieces[0].Int(), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
@@ -85,13 +83,13 @@ func (s Segment) Handle() (handle [HandleBytes]byte, kept bool, err error) {
 // errNoKeeper is why a kept segment is gone.
 var errNoKeeper = errors.New("the process that kept it has ended")
 
-// Gone reports why a segment's memory is there no more. It is nil for memory that
-// is a descriptor, which can't go.
+// Gone reports why a segment's memory is gone; nil while it exists. Memory without a keeper
+// exists as long as its descriptors.
 func (s Segment) Gone() error {
 	if _, kept, err := s.Handle(); !kept || err != nil {
 		return err
 	}
-	set := []unix.PollFd{{Fd: int32(s.Pieces[0].Int())}} // hanging up is always told
+	set := []unix.PollFd{{Fd: int32(s.Pieces[0].Int())}} // poll always reports a hang-up
 	for {
 		_, err := unix.Poll(set, 0)
 		runtime.KeepAlive(s.Pieces[0])

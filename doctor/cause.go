@@ -105,7 +105,7 @@ func Denied(root, socket string, uid int, err error) Cause {
 		}
 		switch {
 		case owner(st) != uid:
-			return Cause{fmt.Sprintf("%s %s, and answers nobody else", path, whose(owner(st))), "run this as that user, or start an instance of your own", ControlSocketDenied}
+			return Cause{fmt.Sprintf("%s %s, and answers only that user", path, whose(owner(st))), "run this as that user, or start an instance of your own", ControlSocketDenied}
 		case st.Mode().Perm()&need != need:
 			//diag stuck PATH MODE
 			// The owner of the socket or folder may not use it. Run `chmod 600` for a socket and

@@ -15,18 +15,19 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// maxAnswer is far above what a child says of a GPU with hundreds of processes.
+// maxAnswer limits a child's answer, in bytes: far more than it takes for a GPU with
+// hundreds of processes.
 const maxAnswer = 1 << 20
 
-// reapTime is how long a child that was killed may take to end before it is left
-// to do so by itself: one that waits for a lost GPU in the kernel gets no signal.
+// reapTime is how long Probe waits for the end of a child that it has killed. A child that
+// waits for a lost GPU in the kernel gets no signal.
 const reapTime = time.Second
 
-// Stuck is the error of [Ask] and [Probe] about a child that was killed and didn't end. Another
-// one would most likely be left like it.
+// Stuck is the error of [Ask] and [Probe] for a child that was killed and didn't end. A new
+// child would most likely hang too.
 type Stuck struct {
-	Ended <-chan struct{} // closed when it has
-	Err   error           // why it was killed
+	Ended <-chan struct{} // closed when the child has ended
+	Err   error           // why the child was killed
 }
 
 func (e *Stuck) Error() string { return e.Err.Error() }
@@ -34,7 +35,7 @@ func (e *Stuck) Error() string { return e.Err.Error() }
 // Unwrap is for errors.Is.
 func (e *Stuck) Unwrap() error { return e.Err }
 
-// Ask is [Probe] for a child that asks NVML alone, and so may leave out the rest.
+// Ask is [Probe] for a child that asks only NVML, whose answer has no other parts.
 func Ask(ctx context.Context, opt Options, uuid string) (*device.GPU, error) {
 	r, err := Probe(ctx, opt, uuid)
 	if err != nil {
@@ -43,10 +44,10 @@ func Ask(ctx context.Context, opt Options, uuid string) (*device.GPU, error) {
 	return &r.GPU, nil
 }
 
-// Probe has a child, opt.Command with the uuid as its last argument, look at a GPU,
-// and gives what it says in JSON on its standard output. When ctx is done the
-// child is killed, or given up with a [Stuck] if it doesn't end. Probe is safe for
-// concurrent use.
+// Probe has a child, opt.Command with the uuid as its last argument, look at a GPU, and
+// gives the report that the child writes, in JSON, to its standard output. When ctx is done
+// Probe kills the child; if the child doesn't end, the error is a [Stuck]. Probe is safe
+// for concurrent use.
 func Probe(ctx context.Context, opt Options, uuid string) (*device.Report, error) {
 	if len(opt.Command) == 0 {
 		return nil, errors.New("ask about GPU: no command")
@@ -56,7 +57,7 @@ func Probe(ctx context.Context, opt Options, uuid string) (*device.Report, error
 	stderr, last := errorsTo(opt.Stderr)
 	cmd.Env, cmd.Stdout, cmd.Stderr = opt.Env, out, stderr
 	cmd.WaitDelay = reapTime
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is the daemon's affair
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt from the terminal is for the daemon alone
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("ask about GPU %s: %w", uuid, err)
 	}
@@ -83,14 +84,14 @@ func Probe(ctx context.Context, opt Options, uuid string) (*device.Report, error
 		}
 	}
 	r := new(device.Report)
-	r.Processes = []device.GPUProcess{} // and not null where the child names none
+	r.Processes = []device.GPUProcess{} // so that JSON has [] and not null
 	if err := json.Unmarshal(out.got, r); err != nil {
 		return nil, fmt.Errorf("ask about GPU %s: read the child's answer: %w", uuid, err)
 	}
 	return r, nil
 }
 
-// limited takes no more than most bytes.
+// limited stores what is written to it, up to most bytes.
 type limited struct {
 	got  []byte
 	most int

@@ -20,18 +20,18 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// Opener opens a device by name. BlockBytes is the most that will be written at
-// once, 0 for what suits the device.
+// Opener opens a device by name. BlockBytes is the most bytes of one write; 0: the device
+// chooses.
 type Opener func(name string, blockBytes int) (device.Device, error)
 
-// Child does the one job that comes over conn, the descriptor ChildFD, which it
-// takes over. Open opens the device that the job names.
+// Child does the one job that it receives over conn, the descriptor ChildFD, which it takes
+// over. Open opens the device of the job. Users, which may be nil, names the programs that
+// use the memory of a full device, "" if it can't.
 //
-// An error of which the parent was told is an [*Error]. Child returns at
-// once, even while a device hangs, when ctx is done or the parent is gone: the
-// process must then exit, which is all the cleaning up that there is. With a
-// [device.Keeper] it returns when nobody holds the segment any more, whether the
-// parent is gone or not.
+// If Child has sent its error to the parent, the error is an [*Error]. Child returns at once,
+// even while a device hangs, when ctx is done or the parent has ended: then the process must
+// exit, which frees everything. With a [device.Keeper], Child returns when no process has a
+// descriptor of the segment any more, whether the parent has ended or not.
 func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx context.Context, device string) string) error {
 	p, err := newPipe(conn)
 	if err != nil {
@@ -45,14 +45,14 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 		return err
 	}
 	segment, err := receiveSegment(p, job)
-	defer func() { _ = segment.Close() }() // it was only read
+	defer func() { _ = segment.Close() }() // only read, so an error loses nothing
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	handed := handover{restore: restore}
-	go func() { // the parent says nothing more: this ends when it hangs up
+	go func() { // the parent sends nothing more: receive ends when it hangs up
 		_, _, err := p.receive()
 		if !handed.keeps.Load() {
 			cancel(fmt.Errorf("wait for the parent: %w", err))
@@ -72,14 +72,14 @@ func Child(ctx context.Context, conn *os.File, open Opener, users func(ctx conte
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		if handed.done.Load() { // the parent has all it wants
+		if handed.done.Load() { // the parent has the whole result
 			return nil
 		}
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		said := classify(err)
-		if p.send(&packet{Says: saysError, Error: said}, nil) == nil { // it may be gone
+		if p.send(&packet{Says: saysError, Error: said}, nil) == nil { // fails if the parent has ended
 			return said
 		}
 	}
@@ -106,8 +106,8 @@ func receiveJob(p *pipe) (*Job, error) {
 	return job, nil
 }
 
-// offer has the kernel end this process before others if memory runs out: it loses
-// least. That it may not say so is no reason to stop. Restore takes it back.
+// offer has the kernel end this process before others if memory runs out, since its loss
+// matters least. If that isn't permitted, the process goes on without. Restore undoes it.
 func offer() (restore func()) {
 	const path = "/proc/self/oom_score_adj"
 	before, err := os.ReadFile(path)
@@ -120,15 +120,15 @@ func offer() (restore func()) {
 	return func() { _ = os.WriteFile(path, before, 0) }
 }
 
-// handover is where a child is after its job. Both are set before the parent is told,
-// which may hang up at once.
+// handover is the state of a child after its job. Keeps and done are set before the child
+// tells the parent, which may hang up at once.
 type handover struct {
-	keeps   atomic.Bool // the memory is this process's: it has to stay
-	done    atomic.Bool
-	restore func() // for one that stays, see offer
+	keeps   atomic.Bool // this process keeps the memory, so it must not end
+	done    atomic.Bool // the parent has the whole result
+	restore func()      // called by a process that keeps the memory, see offer
 }
 
-// work does the job, whatever it is.
+// work does the job by its task.
 func work(ctx context.Context, p *pipe, job *Job, s device.Segment, open Opener, handed *handover) error {
 	if job.Task == taskHash {
 		return hash(ctx, p, job, handed)
@@ -145,9 +145,9 @@ func work(ctx context.Context, p *pipe, job *Job, s device.Segment, open Opener,
 	return fmt.Errorf("start job: unknown task %q", job.Task)
 }
 
-// load fills memory and hands it over. If that is memory of this process, it returns
-// when nobody holds it any more, and leaves the rest to the process's end: a driver
-// that hangs then keeps nothing.
+// load fills memory and sends it to the parent. If this process keeps the memory, load
+// returns when no process has a descriptor of it any more. Then it doesn't close the device:
+// the process's end does that, even if the driver hangs.
 func load(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover) (err error) {
 	d, buf, err := allocate(ctx, p, job, open)
 	if err != nil {
@@ -186,20 +186,21 @@ func load(ctx context.Context, p *pipe, job *Job, open Opener, handed *handover)
 	if err := p.send(&packet{Says: saysDone}, table); err != nil || !keeps {
 		return err
 	}
-	_, _ = s.Close(), table.Close() // the parent's are those that count
+	_, _ = s.Close(), table.Close() // the keeper waits for the end of all descriptors but its own
 	keeper.Wait()
 	return nil
 }
 
-// Waits between two tries to get a device's memory: the first and the longest.
+// The pauses between tries to allocate a device's memory: each is twice the one before,
+// from firstWait to maxWait.
 const (
 	firstWait = 250 * time.Millisecond
 	maxWait   = 2 * time.Second
 )
 
-// allocate opens the job's device and makes its buffer, and while there is no room
-// for it tries again until the job's patience is over. Meanwhile the device is
-// closed: a context has some memory too.
+// allocate opens the job's device and makes its buffer. While the device is full it tries
+// again until the job's patience is over. Between tries it closes the device, since a
+// context takes memory too.
 func allocate(ctx context.Context, p *pipe, job *Job, open Opener) (device.Device, device.Buffer, error) {
 	begin := time.Now()
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
@@ -244,8 +245,8 @@ type noDevice struct{ error }
 
 func (e *noDevice) Unwrap() error { return e.error }
 
-// encodeTable makes the sealed file of a plan's table, for a segment that has
-// become as large as the device's granularity wants.
+// encodeTable makes the sealed file of a plan's table, with the real size of the segment,
+// which the device has rounded up. The caller owns it.
 func encodeTable(plan *layout.Plan, segment int64) (*fd.FD, error) {
 	t := *plan.Table
 	t.Segment = segment
@@ -256,7 +257,7 @@ func encodeTable(plan *layout.Plan, segment int64) (*fd.FD, error) {
 	return fd.Sealed("wcache-table", b)
 }
 
-// fill is native.Fill with progress for the parent.
+// fill is native.Fill with progress packets to the parent.
 func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
 	r := newReport(p, job)
 	r.allocated = buf.Bytes()
@@ -270,9 +271,9 @@ func fill(ctx context.Context, p *pipe, job *Job, buf device.Buffer) error {
 	})
 }
 
-// classify makes of an error what the parent can act on.
+// classify turns an error into one of a kind that the parent can act on.
 func classify(err error) *Error {
-	e := &Error{Kind: KindFailed, Message: strings.ReplaceAll(err.Error(), "\n", "; ")} // of joined ones
+	e := &Error{Kind: KindFailed, Message: strings.ReplaceAll(err.Error(), "\n", "; ")} // errors.Join puts each error on its own line
 	var memory *device.NoMemory
 	var changed *stamp.Changed
 	var unreadable *native.Unreadable

@@ -85,7 +85,7 @@ func TestKeeper(t *testing.T) {
 	if handle[0] != 'h' || !kept || err != nil {
 		t.Errorf("handle %q, kept %v, %v", handle, kept, err)
 	}
-	// Weights hang on it now: it is no more the first to be killed than its parent.
+	// It keeps weights now, so the kernel must not kill it before its parent.
 	if got, want := oomScore(t, r.Keeper.PID()), oomScore(t, os.Getpid()); got != want {
 		t.Errorf("its oom_score_adj is %s, want %s", got, want)
 	}

@@ -379,8 +379,7 @@ func TestChildFails(t *testing.T) {
 	}
 }
 
-// The parent takes nothing from a child that talks nonsense, and keeps none of the
-// descriptors that came with it.
+// The parent refuses a child that sends nonsense, and closes all descriptors that came with it.
 func TestChildTalksNonsense(t *testing.T) {
 	for _, what := range nonsense {
 		t.Run(what, func(t *testing.T) {

@@ -24,16 +24,16 @@ const (
 	maxFiles  = 1 << 12   // digests of a job
 )
 
-// What a packet says. A job comes first and goes to the child, and behind one that
-// verifies its segments; all others to the parent: progress and digests, then a segment
-// each and done, or the verdict; or, at any time, error.
+// Kinds of packets. The parent sends the job first and, for a job that verifies, the pieces
+// of its segment. The child sends progress and digests, then either one packet per piece of
+// the segment and done, or the verdict; or, at any time, error.
 const (
 	saysJob      = "job"      // with the descriptor of the job
 	saysProgress = "progress" // Allocated, Done, Total, Waiting
 	saysSegment  = "segment"  // Bytes, with the descriptor
 	saysDone     = "done"     // with the descriptor of the table
 	saysDigest   = "digest"   // Digest
-	saysVerdict  = "verdict"  // of a job that loads nothing: Difference, or none
+	saysVerdict  = "verdict"  // the end of a job that loads nothing: Difference, or none
 	saysError    = "error"    // Error
 )
 
@@ -59,7 +59,7 @@ func (p *packet) takesFD() bool {
 // receives.
 type pipe struct{ conn *net.UnixConn }
 
-// newPipe takes over an end of a socketpair.
+// newPipe takes ownership of one end of a socketpair.
 func newPipe(f *os.File) (*pipe, error) {
 	defer f.Close() // FileConn duplicates it
 	c, err := net.FileConn(f)
@@ -76,8 +76,8 @@ func newPipe(f *os.File) (*pipe, error) {
 
 func (p *pipe) Close() error { return p.conn.Close() }
 
-// send sends a packet, with a descriptor unless that is nil. The descriptor stays
-// the caller's.
+// send sends a packet, and a descriptor with it unless that is nil. The caller keeps the
+// descriptor.
 func (p *pipe) send(m *packet, f *fd.FD) error {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -93,12 +93,11 @@ func (p *pipe) send(m *packet, f *fd.FD) error {
 	return nil
 }
 
-// errHangUp is what receive returns when the other end is closed.
+// errHangUp is the error of receive when the other end is closed.
 var errHangUp = errors.New("the other side hung up")
 
-// receive returns the next packet and the descriptor that came with it, which the
-// caller owns: one for those that take one, nil for all others. Descriptors of a
-// bad packet are closed.
+// receive returns the next packet and its descriptor, which the caller owns; nil for kinds
+// without one. It closes the descriptors of an invalid packet.
 func (p *pipe) receive() (*packet, *fd.FD, error) {
 	b := make([]byte, maxPacket+1)
 	oob := make([]byte, unix.CmsgSpace(4*4))             // room to notice more than one
@@ -126,7 +125,7 @@ func (p *pipe) receive() (*packet, *fd.FD, error) {
 	return m, fds[0], nil
 }
 
-// parse reads a packet that came with so many descriptors.
+// parse decodes a packet that came with the given number of descriptors.
 func parse(b []byte, flags, fds int) (*packet, error) {
 	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(b) > maxPacket {
 		return nil, fmt.Errorf("receive packet: it is over %d bytes or has too many descriptors", maxPacket)
@@ -155,7 +154,7 @@ func rights(oob []byte) ([]*fd.FD, error) {
 	for i := range messages {
 		numbers, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			continue // another kind of message, which carries none
+			continue // another kind of message, without descriptors
 		}
 		for _, n := range numbers {
 			if f, err := fd.New(n); err == nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/wcache/wcache/loader/native"
 )
 
-// progressEvery is how often a child says how far it is.
+// progressEvery is how often a child sends progress.
 const progressEvery = 100 * time.Millisecond
 
-// report tells the parent how far a job is.
+// report sends the progress of a job to the parent.
 type report struct {
 	p         *pipe
 	allocated int64 // bytes of the device
@@ -35,8 +35,8 @@ func newReport(p *pipe, job *Job) *report {
 	return r
 }
 
-// options are those of a job that reads files to fill memory or to compare it. Check
-// says of each digest whether the job may go on.
+// options makes the options of a job that reads files to fill memory or to compare it. An
+// error of check, which is called with each digest, ends the job.
 func (r *report) options(job *Job, check func(Digest) error) native.Options {
 	return native.Options{
 		Workers: job.Workers, BlockBytes: job.BlockBytes, Direct: job.Direct,
@@ -57,7 +57,8 @@ func (r *report) hashing(job *Job, check func(Digest) error) native.Hashing {
 	}
 }
 
-// say says it once. Of two things that go on side by side the slower one counts.
+// say sends the progress once. Of filling and hashing, which run side by side, it sends the
+// slower one.
 func (r *report) say() error {
 	done, total := r.done.Load(), r.memory
 	switch {
@@ -69,7 +70,8 @@ func (r *report) say() error {
 	return r.p.send(&packet{Says: saysProgress, Allocated: r.allocated, Done: done, Total: total}, nil)
 }
 
-// during says it before, now and then while do runs, and after it has ended well.
+// during sends the progress before do, every progressEvery while do runs, and after its
+// success.
 func (r *report) during(do func() error) error {
 	if err := r.say(); err != nil {
 		return err
@@ -84,7 +86,7 @@ func (r *report) during(do func() error) error {
 			case <-stop:
 				return
 			case <-tick.C:
-				_ = r.say() // a parent that is gone ends the job
+				_ = r.say() // if the parent has ended, so does the job
 			}
 		}
 	})

@@ -22,25 +22,22 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Run starts one child for one job and waits for what comes of it. Progress, which
-// may be nil, is called by Run's own goroutine.
+// Run starts one child for one job and waits for the result. It calls progress, which may
+// be nil, on its own goroutine.
 //
-// A failure of the child is an *Error; when ctx is done the child is killed and
-// the error is ctx's. Either way no process, descriptor or memory of it is left;
-// but a child that hangs in the kernel, where no signal reaches it, is left to end
-// by itself after Options.ExitWait.
+// A failure of the child is an *Error; when ctx is done Run kills the child and the error is
+// ctx's. Either way no process, descriptor or memory of the child is left; but Run gives up
+// after Options.ExitWait on a child that hangs in the kernel, where signals don't reach it.
 //
-// A child that did its job is not waited for: it takes a driver 0.1 s to clear up
-// after a process. It ends soon, and at the latest after Options.ExitWait. One that
-// keeps the memory goes on, see [Keeper].
-// Run is safe for concurrent use.
+// Run doesn't wait for the end of a child that has done its job: a driver takes 0.1 s to
+// clear up after a process. The child is killed if it hasn't ended after Options.ExitWait. A
+// child that keeps the memory goes on, see [Keeper]. Run is safe for concurrent use.
 func Run(ctx context.Context, opt Options, job Job, progress func(Progress)) (*Result, error) {
 	job.Task = taskLoad
 	return run(ctx, opt, job, device.Segment{}, progress)
 }
 
-// run is Run for any task. The segment, that of a job that verifies, stays the
-// caller's.
+// run is Run for any task. The segment is of a job that verifies, and stays the caller's.
 func run(ctx context.Context, opt Options, job Job, segment device.Segment, progress func(Progress)) (*Result, error) {
 	if progress == nil {
 		progress = func(Progress) {}
@@ -80,7 +77,7 @@ func run(ctx context.Context, opt Options, job Job, segment device.Segment, prog
 		return nil, explain(err, job.Task, state)
 	}
 	result.Elapsed = time.Since(start)
-	_ = c.pipe.Close() // it was all read
+	_ = c.pipe.Close() // everything was read
 	if result.kept() {
 		result.Keeper = &Keeper{c, opt.ExitWait}
 		return result, nil
@@ -89,7 +86,7 @@ func run(ctx context.Context, opt Options, job Job, segment device.Segment, prog
 	return result, nil
 }
 
-// explain turns what went wrong between parent and child into an *Error.
+// explain turns a failed exchange between parent and child into an *Error.
 func explain(err error, task, state string) error {
 	said := &Error{Kind: KindFailed, Message: err.Error()}
 	if !errors.As(err, &said) && (errors.Is(err, errHangUp) || errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded)) {
@@ -108,7 +105,7 @@ type child struct {
 	cmd  *exec.Cmd
 	pipe *pipe
 	gone chan struct{} // closed once the process is reaped
-	err  error         // of its end, to be read when gone is closed
+	err  error         // how it ended, valid when gone is closed
 }
 
 func startChild(ctx context.Context, opt Options) (*child, error) {
@@ -134,9 +131,9 @@ func startChild(ctx context.Context, opt Options) (*child, error) {
 	stderr, end := errorsTo(opt.Stderr)
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = []*os.File{theirs} // the first is ChildFD
-	cmd.WaitDelay = time.Second         // for a stderr that somebody else holds open
-	// A group of its own: an interrupt from the terminal is the daemon's affair, and
-	// the child is killed with all that it started.
+	cmd.WaitDelay = time.Second         // for a stderr that another process holds open
+	// A process group of its own: an interrupt from the terminal is for the daemon alone,
+	// and a kill also reaches the processes that the child started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		_ = ours.Close()
@@ -152,13 +149,13 @@ func (c *child) reap(end func()) {
 	c.err = waitGroup(c.cmd)
 	end()
 	close(c.gone)
-	// What it sent can be read yet, however late, and after that an end: one who left
-	// the group and holds the socket keeps nobody waiting.
+	// After this, receive still gets the packets that the child sent, and then the end, even
+	// if a process that left the group holds the socket open.
 	_ = c.pipe.conn.CloseRead()
 }
 
-// waitGroup waits for the end of a process that leads its group. Until it is reaped
-// its number is that of no other group, so this is when to kill the rest of it.
+// waitGroup waits for the end of a process that leads its group, and kills the rest of the
+// group before it reaps the process: until then the kernel gives its pid to no other group.
 func waitGroup(cmd *exec.Cmd) error {
 	pid := cmd.Process.Pid
 	for {
@@ -173,8 +170,8 @@ func waitGroup(cmd *exec.Cmd) error {
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// wait hangs up, and returns how the child ended. It is killed after the patience,
-// and given up after as much again.
+// wait hangs up, and returns how the child ended. It kills the child after the patience,
+// and gives up after as much again.
 func (c *child) wait(patience time.Duration) string {
 	_ = c.pipe.Close()
 	for range 2 {
@@ -191,8 +188,8 @@ func (c *child) wait(patience time.Duration) string {
 	return fmt.Sprintf("process %d was killed and does not end", c.cmd.Process.Pid)
 }
 
-// converse gives the child its job and collects what it says. The result is never
-// nil, and holds what came before an error.
+// converse sends the job to the child and collects its packets. The result is never nil; with
+// an error it owns what came before.
 func (c *child) converse(ctx context.Context, task string, job *fd.FD, segment device.Segment, progress func(Progress)) (*Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.pipe.conn.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -263,8 +260,8 @@ func (r *Result) readTable() error {
 	return nil
 }
 
-// gather adds the piece of a packet to a segment. Each packet says how large all of them
-// are together.
+// gather adds the piece of a packet to a segment. Each packet has the size of the whole
+// segment.
 func gather(s *device.Segment, m *packet, f *fd.FD) error {
 	if f == nil {
 		return fmt.Errorf("receive segment: got %q", m.Says)

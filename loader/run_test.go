@@ -12,7 +12,7 @@ import (
 	"github.com/wcache/wcache/internal/testmain"
 )
 
-// What a child has said counts, also if it has ended when somebody reads it.
+// The parent reads the packets of a child that has already ended.
 func TestRunReadsLate(t *testing.T) {
 	job, _ := testJob(t, 500_000)
 	r, err := Run(t.Context(), options("work"), job, func(p Progress) {

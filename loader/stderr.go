@@ -9,19 +9,19 @@ import (
 	"os"
 )
 
-// maxErrorLine is the longest line of a child's standard error that is kept whole, in
-// bytes. A longer one is cut.
+// maxErrorLine is the longest line of a child's standard error, in bytes. Longer lines are
+// cut.
 const maxErrorLine = 8 << 10
 
-// lines passes on whole lines, one a Write: those of several children and of the
-// daemon meet in one log.
+// lines writes whole lines, one per Write, because several children and the daemon write to
+// the same log.
 type lines struct {
 	to   io.Writer
 	rest []byte // the beginning of a line
 }
 
-// errorsTo is what a child's standard error is to be, and what ends it when the child
-// has. A file is given to the child itself.
+// errorsTo gives the standard error for a child, and a function to call after the child's
+// end. A file becomes the child's standard error itself.
 func errorsTo(to io.Writer) (stderr io.Writer, end func()) {
 	if _, ok := to.(*os.File); ok || to == nil {
 		return to, func() {}
@@ -46,10 +46,10 @@ func (l *lines) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// end passes on the line that there is, with its end.
+// end writes the rest of an unfinished line.
 func (l *lines) end() {
 	if len(l.rest) > 0 {
-		_, _ = l.to.Write(append(l.rest, '\n')) // what a log can't take is the log's affair
+		_, _ = l.to.Write(append(l.rest, '\n')) // the log counts its own errors
 	}
 	l.rest = l.rest[:0]
 }

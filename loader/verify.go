@@ -20,7 +20,7 @@ const (
 	taskHash   = "hash"
 )
 
-// doing words a task for errors.
+// doing names a task in an error.
 func doing(task string) string {
 	switch task {
 	case taskVerify:
@@ -31,16 +31,14 @@ func doing(task string) string {
 	return "load model"
 }
 
-// Verify has a child carry out a job's plan again and compare the result, block by
-// block, with what is in the segment: that of an earlier [Run] of an equal plan, of this
-// process or an earlier one. It gives nil where each byte is what the files give.
-// With an error, an [*Error] or that of ctx, nothing is known; KindFileChanged is
-// about the files and says nothing of the memory. Of a job with Digests each comes by
-// progress, whether memory differs or not.
+// Verify has a child carry out a job's plan again and compare the result, block by block,
+// with a segment that an earlier [Run] of an equal plan has filled, in this process or an
+// earlier one. The difference is nil if all bytes are equal. After an error, an [*Error] or
+// ctx's, nothing is known about the memory; KindFileChanged is about the files only. Digests
+// of the job come by progress, whether memory differs or not.
 //
-// The segment stays the caller's and must stay open; engines may have mapped it. A
-// GPU's memory is read by a context of the child's, which takes some hundred MiB of it
-// meanwhile.
+// The segment stays the caller's and must stay open; engines may have mapped it. To read a
+// GPU's memory the child opens a context, which takes some hundred MiB of it meanwhile.
 //
 // Progress may be nil. All else is as with Run. Verify is safe for concurrent use.
 func Verify(ctx context.Context, opt Options, job Job, s device.Segment, progress func(Progress)) (*Difference, error) {
@@ -55,17 +53,17 @@ func Verify(ctx context.Context, opt Options, job Job, s device.Segment, progres
 	return r.difference, nil
 }
 
-// Hash has a child compute the sha256 of files at idle priority, one after the other
-// and past the page cache what isn't in it. Each digest, whose File is an index into
-// files, comes by progress as soon as it is known, so that those of a job that is ended
-// early are not lost. Errors are as with [Run]. Hash is safe for concurrent use.
+// Hash has a child compute the sha256 of files at idle priority, one after the other. The
+// child reads blocks that aren't in the page cache past it. Each digest, whose File is an
+// index into files, comes by progress as soon as it is known, so that a job that is ended
+// early loses none. Errors are as with [Run]. Hash is safe for concurrent use.
 func Hash(ctx context.Context, opt Options, files []layout.File, progress func(Progress)) error {
 	_, err := run(ctx, opt, Job{Task: taskHash, Digests: files}, device.Segment{}, progress)
 	return err
 }
 
-// receiveSegment takes what a job is to verify. The caller owns it, also what came
-// before an error.
+// receiveSegment receives the segment that a job verifies. The caller owns it, also the
+// pieces that came before an error.
 func receiveSegment(p *pipe, job *Job) (s device.Segment, err error) {
 	if job.Task != taskVerify {
 		return s, nil
@@ -82,7 +80,7 @@ func receiveSegment(p *pipe, job *Job) (s device.Segment, err error) {
 	return s, nil
 }
 
-// verify compares memory with what the job's plan gives.
+// verify compares memory with the result of the job's plan.
 func verify(ctx context.Context, p *pipe, job *Job, s device.Segment, open Opener, handed *handover) (err error) {
 	d, err := open(job.Device, job.BlockBytes)
 	if err != nil {
@@ -107,7 +105,7 @@ func verify(ctx context.Context, p *pipe, job *Job, s device.Segment, open Opene
 	return p.send(&packet{Says: saysVerdict, Difference: difference}, nil)
 }
 
-// hash computes digests and does nothing else.
+// hash computes digests only.
 func hash(ctx context.Context, p *pipe, job *Job, handed *handover) error {
 	yield()
 	r := newReport(p, job)
@@ -120,5 +118,5 @@ func hash(ctx context.Context, p *pipe, job *Job, handed *handover) error {
 	return p.send(&packet{Says: saysVerdict}, nil)
 }
 
-// all lets a job go on whatever a digest is: the parent makes something of it.
+// all accepts every digest: the parent judges them.
 func all(Digest) error { return nil }

@@ -12,9 +12,9 @@ import (
 // MaxLabel is the limit of a label's text in bytes.
 const MaxLabel = 4 << 20
 
-// EncodeLabel gives what is stored beside an entry's segments: the entry's record,
-// as the text of a manifest with that one entry, a zero byte, and the encoded table.
-// It fails for a record that DecodeLabel would not take.
+// EncodeLabel encodes a table with its label, for the fd store: the entry's record, as the text
+// of a manifest with this one entry, a zero byte, and the encoded table. It fails for a record
+// that DecodeLabel would refuse.
 func EncodeLabel(e Entry, table []byte) ([]byte, error) {
 	text, err := (&Manifest{Entries: []Entry{e}}).Encode()
 	if err != nil {
@@ -28,14 +28,14 @@ func EncodeLabel(e Entry, table []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ErrNoLabel is the error for the file of a table that has no label, as wcache before
-// 0.2 stored them.
-var ErrNoLabel = errors.New("decode label: there is none")
+// ErrNoLabel is the error for a table without a label, as wcache before 0.2 stored them.
+var ErrNoLabel = errors.New("decode label: no label")
 
-// DecodeLabel reads what EncodeLabel gave. The table is a part of b.
+// DecodeLabel decodes the result of EncodeLabel. The table is a part of b. The error is
+// [ErrNoLabel] if b doesn't begin with a label.
 func DecodeLabel(b []byte) (e Entry, table []byte, err error) {
 	end := bytes.IndexByte(b[:min(len(b), MaxLabel+1)], 0) // TOML has no zero bytes
-	if end < 0 || b[0] != '#' {                            // as the first line of each begins
+	if end < 0 || b[0] != '#' {                            // a label begins with a comment
 		return Entry{}, nil, ErrNoLabel
 	}
 	m, err := Decode(b[:end])

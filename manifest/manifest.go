@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package manifest is the record of what an instance holds: which weights, of
+// Package manifest reads and writes the record of an instance's entries: which weights, from
 // which files, in which descriptors.
 //
-// The record of an entry is stored with its descriptors, as the [Label] in front of
-// its table: after a restart the store says by itself what it holds. The manifest's
-// file has the same for people, and says after a reboot what was here.
+// The fd store has the record of an entry too, as the label in front of its table (see
+// [EncodeLabel]), so after a restart the store itself says what it holds. The manifest's file
+// shows the entries to people, and after a reboot says which there were.
 package manifest
 
 import (
@@ -35,20 +35,20 @@ const (
 	MaxEntries = 1 << 12
 )
 
-// Schema is the version of the file's form. Files of the versions before are
-// migrated when they are read, see migrate.go.
+// Schema is the version of the file's format. Load migrates files of earlier versions, see
+// migrate.go.
 const Schema = 2
 
-// Manifest is everything that an instance holds. It is plain data.
+// Manifest lists the entries of an instance. It is plain data.
 type Manifest struct {
 	Schema int `toml:"schema"`
-	// Uncorrected is the GPU's count of memory errors that all entries have outlived.
-	// Nil: there is none, or nobody has asked.
+	// Uncorrected is the GPU's count of uncorrected memory errors at the last check; a higher
+	// one later means that the entries may be damaged. Nil: not known.
 	Uncorrected *int64 `toml:"uncorrected_errors,omitempty"`
 
 	Entries []Entry `toml:"entry"`
 
-	// Faults are why entries of the file are not among Entries, an error for each.
+	// Faults has one error per entry of the file that isn't among Entries.
 	Faults []error `toml:"-"`
 }
 
@@ -57,21 +57,21 @@ type Entry struct {
 	ID       string          `toml:"id"` // see [ID]
 	Key      fingerprint.Key `toml:"-"`
 	Dir      string          `toml:"dir"`                // the model directory, absolute, without links
-	Sure     string          `toml:"sure,omitempty"`     // by what the key's directory was certain, as resolve.Sure
+	Sure     string          `toml:"sure,omitempty"`     // how the directory was found, a resolve.Sure
 	Revision string          `toml:"revision,omitempty"` // as the engine sent it
-	Device   string          `toml:"device"`             // what the layout was made for
+	Device   string          `toml:"device"`             // the device that the memory is on
 	Loader   string          `toml:"loader"`
-	Reason   string          `toml:"reason"` // why this loader
-	Table    string          `toml:"table"`  // name of the table's descriptor
-	Pieces   []Piece         `toml:"segments"` // of its memory, in order
+	Reason   string          `toml:"reason"`   // why this loader
+	Table    string          `toml:"table"`    // name of the table's descriptor
+	Pieces   []Piece         `toml:"segments"` // the pieces of its memory, in order
 	Tensors  int             `toml:"tensors"`
-	Bytes    int64           `toml:"bytes"` // of distinct storages
+	Bytes    int64           `toml:"bytes"` // sum of the distinct storages
 	Loaded   time.Time       `toml:"loaded"`
 	Used     time.Time       `toml:"used"`
 	Seconds  float64         `toml:"load_seconds"`
 	Pinned   bool            `toml:"pinned"`
-	Fields   []Field         `toml:"key"`     // Key as the file has it; Load and Save keep the two alike
-	Indexed  bool            `toml:"indexed"` // the directory's index says which files count
+	Fields   []Field         `toml:"key"`     // Key in the file's form; Load and Save keep both equal
+	Indexed  bool            `toml:"indexed"` // the directory's index file names the files that matter
 	Files    []File          `toml:"file"`
 	Engines  []Engine        `toml:"engine"`
 }
@@ -84,12 +84,12 @@ type Engine struct {
 	Since time.Time `toml:"since"`
 }
 
-// Piece is a stored descriptor of weights: all of an entry's memory, or a part that is as
-// large as the others.
+// Piece is a stored descriptor of weights: all of an entry's memory, or one of several parts
+// of equal size.
 type Piece struct {
 	Name  string `toml:"name"`
 	Bytes int64  `toml:"bytes"`
-	File  string `toml:"file"` // which file it was when the loader gave it, as fd.FD.File tells
+	File  string `toml:"file"` // fd.FD.File of the descriptor when it was loaded
 }
 
 // File is a file of the model directory as it was when the entry was loaded.
@@ -97,13 +97,13 @@ type File struct {
 	Name  string      `toml:"name"`
 	Stamp stamp.Stamp `toml:"stamp"`
 	Used  bool        `toml:"used"` // whether a change of it makes the entry stale
-	// SHA256 is that of its contents, 64 hexadecimal digits, and Hub what the name says
-	// that it has in a Hugging Face cache. "": not known yet, and no such name.
+	// SHA256 is the digest of its contents, 64 hexadecimal digits; "": not known yet. Hub is
+	// the digest in its name in a Hugging Face cache; "": it has no such name.
 	SHA256 string `toml:"sha256,omitempty"`
 	Hub    string `toml:"hub,omitempty"`
 }
 
-// Damaged reports whether a file is known not to be what its name says.
+// Damaged reports whether a file's digest is known and isn't the one in its name.
 func (f File) Damaged() bool { return f.SHA256 != "" && f.Hub != "" && f.SHA256 != f.Hub }
 
 // Field is a field of the engine's key. TOML has no null and no mixed tuples:
@@ -114,9 +114,8 @@ type Field struct {
 	JSON  string `toml:"json,omitempty"`
 }
 
-// ID names what an entry is: a key, and the directory that answers it. One key may
-// mean several directories, since it covers headers and no data. It has 64
-// hexadecimal digits.
+// ID identifies an entry by its key and its directory, in 64 hexadecimal digits. Several
+// directories may have the same key, since a key depends on headers and not on data.
 func ID(key fingerprint.Key, dir string) string {
 	sum := sha256.Sum256([]byte(key.ID() + "\x00" + dir))
 	return hex.EncodeToString(sum[:])
@@ -126,11 +125,11 @@ func ID(key fingerprint.Key, dir string) string {
 // `HOME` is not set, and the user database has no home directory for this user's number. Set `HOME`
 // or `XDG_STATE_HOME` to an absolute path; the daemon does not write to its working directory.
 
-// ErrHomeless is the error of a user for whose state there is no place.
+// ErrHomeless is the error if neither a home directory nor XDG_STATE_HOME is known.
 var ErrHomeless = errors.New("find state folder: no home directory is known, and XDG_STATE_HOME is not set")
 
-// Path is where the manifest of an instance lies: below $XDG_STATE_HOME, by
-// default ~/.local/state. The error is [ErrHomeless].
+// Path is the path of an instance's manifest, below $XDG_STATE_HOME, by default
+// ~/.local/state. The error is [ErrHomeless].
 func Path(env func(string) string, instance string) (string, error) {
 	folder := env("XDG_STATE_HOME")
 	if home := env("HOME"); !filepath.IsAbs(folder) {
@@ -160,8 +159,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Save writes a manifest so that the file is the old one or the new one, never
-// a part, whatever happens meanwhile. The folder is made if it isn't there.
+// Save replaces the file of a manifest in one step: after a crash it is the old file or the
+// new one, never a part. It makes a missing folder.
 func (m *Manifest) Save(path string) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -176,8 +175,8 @@ func (m *Manifest) Save(path string) error {
 	return nil
 }
 
-// prepare makes an entry fit for a file: its key as fields, and text that comes from
-// elsewhere, such as a process's name, as UTF-8, which TOML wants.
+// prepare prepares an entry for the file: it sets the key's fields, and makes foreign text,
+// such as a process's name, valid UTF-8, which TOML needs.
 func (e *Entry) prepare() error {
 	list, err := fields(e.Key)
 	if err != nil {

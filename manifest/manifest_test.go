@@ -200,10 +200,10 @@ func TestLabel(t *testing.T) {
 		t.Error("a label was made that can't be read")
 	}
 	for text, want := range map[string]string{
-		"":                      "decode label: there is none",
-		"\x00":                  "decode label: there is none",
-		`{"tensors":[]}`:        "decode label: there is none",
-		"# no end":              "decode label: there is none",
+		"":                      "decode label: no label",
+		"\x00":                  "decode label: no label",
+		`{"tensors":[]}`:        "decode label: no label",
+		"# no end":              "decode label: no label",
 		"# x\n\x00":             "decode label: decode: schema 0, want 2 or 1",
 		"#\nschema = 2\n\x00{}": "decode label: it is of 0 entries",
 	} {

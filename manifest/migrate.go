@@ -9,8 +9,8 @@ import (
 	"github.com/wcache/wcache/stamp"
 )
 
-// first is the manifest of schema 1, of from before wcache 0.1.0: an entry's id was that of
-// its key, and files were told by size, modification time and inode.
+// first is the manifest of schema 1, from before wcache 0.1.0: an entry had the id of its key,
+// and a file was identified by size, modification time and inode.
 type first struct {
 	Schema      int     `toml:"schema"`
 	Uncorrected *int64  `toml:"uncorrected_errors"`
@@ -30,8 +30,8 @@ type file struct {
 	Used  bool      `toml:"used"`
 }
 
-// migrate reads schema 1. What it didn't note of a file is 0, which is a difference:
-// before such an entry is served its memory is compared with its files.
+// migrate reads schema 1. Fields of a file's stamp that schema 1 lacks become 0, which counts
+// as a change: before the daemon serves such an entry it compares the memory with the files.
 func migrate(b []byte) (*Manifest, error) {
 	var old first
 	if err := strictly(b, &old); err != nil {
@@ -40,7 +40,7 @@ func migrate(b []byte) (*Manifest, error) {
 	m := &Manifest{Uncorrected: old.Uncorrected}
 	for _, e := range old.Entries {
 		k, err := key(e.Fields)
-		if err == nil && e.ID == k.ID() { // else check says what is wrong
+		if err == nil && e.ID == k.ID() { // otherwise check reports the error
 			e.ID = ID(k, e.Dir)
 		}
 		e.Entry.Files = nil

@@ -15,7 +15,7 @@ import (
 	"github.com/wcache/wcache/fingerprint"
 )
 
-// Load reads a manifest. One that doesn't exist is empty.
+// Load reads a manifest. If the file doesn't exist the manifest is empty.
 func Load(path string) (*Manifest, error) {
 	st, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,8 +38,8 @@ func Load(path string) (*Manifest, error) {
 	return m, nil
 }
 
-// Decode reads the text of a manifest, of this version or one before. What is wrong
-// with one entry costs that entry, and is among Faults.
+// Decode reads the text of a manifest of this schema or an earlier one. An invalid entry is
+// left out, and its error is among Faults.
 func Decode(b []byte) (*Manifest, error) {
 	var version struct {
 		Schema int `toml:"schema"`
@@ -69,7 +69,7 @@ func Decode(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// strictly decodes TOML, of which every key must be known.
+// strictly decodes TOML, and refuses unknown keys.
 func strictly(b []byte, v any) error {
 	meta, err := toml.Decode(string(b), v)
 	if err != nil {
@@ -81,7 +81,7 @@ func strictly(b []byte, v any) error {
 	return nil
 }
 
-// check moves what can't be used from Entries to Faults.
+// check removes invalid entries from Entries, and adds their errors to Faults.
 func (m *Manifest) check() {
 	var sound []Entry
 	seen := make(map[string]bool)
@@ -100,7 +100,7 @@ func (m *Manifest) check() {
 	m.Entries = sound
 }
 
-// check fills Key from the fields that the file has.
+// check checks an entry, and fills Key from the fields of the file.
 func (e *Entry) check() error {
 	var err error
 	if e.Key, err = key(e.Fields); err != nil {

@@ -11,20 +11,20 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Values of a reply that DecodeReply takes: some 40 for each of the tensors that
-// a table may hold.
+// The most values of a reply that DecodeReply accepts: some 40 per tensor, for the most tensors
+// of a table.
 const maxReplyItems = 40 * tensor.MaxTensors
 
-// Reply is a daemon's answer as an engine sees it. Which of the fields mean
-// something depends on the status and on what was asked.
+// Reply is a daemon's answer as an engine sees it. Status and command determine which fields
+// are set.
 type Reply struct {
 	Status  string   // StatusOK, StatusError or StatusMismatch
-	Message string   // of an error
-	Fields  []string // of a mismatch
-	// MemoryBytes answers get_memory; HasMemory is false for another answer.
+	Message string   // text of an error
+	Fields  []string // fields of a mismatch
+	// MemoryBytes is the answer to get_memory; HasMemory is false for other answers.
 	MemoryBytes int64
 	HasMemory   bool
-	// The answer to get_state. HasAttrs is false in vLLM 0.30's.
+	// The answer to get_state. HasAttrs is false for vLLM 0.30.
 	Entries  []Entry
 	Aliases  []tensor.Alias
 	Attrs    []tensor.Attr
@@ -36,28 +36,28 @@ type Reply struct {
 type Entry struct {
 	Name   string
 	Kind   tensor.Kind
-	DType  tensor.DType // none where Storage.Saved holds it
-	Shape  []int64      // elements a dimension
+	DType  tensor.DType // 0 if Storage.Saved holds it
+	Shape  []int64      // elements per dimension
 	Stride []int64      // elements
 	Offset int64        // elements from the storage's start
 	Storage
 }
 
-// Storage says where the bytes of a tensor are. At most one of Path, Data, Saved
-// and Handle is set; none is for a storage without bytes.
+// Storage says where the bytes of a tensor are. At most one of Path, Data, Saved and Handle is
+// set; none for a storage without bytes.
 type Storage struct {
 	Path   string // a file to map from its beginning
 	Data   []byte // the bytes, a part of the decoded message
-	Saved  []byte // a file of torch.save that holds them, as vLLM's own daemon sends CPU tensors
-	Handle []byte // a handle of CUDA memory, in torch's form
-	Bytes  int64  // the storage's size; 0 where Saved holds it
+	Saved  []byte // a torch.save file with the bytes, as vLLM's own daemon sends CPU tensors
+	Handle []byte // a handle of CUDA memory, in torch's format
+	Bytes  int64  // the storage's size; 0 if Saved holds it
 	// HandleOffset is where the storage begins in the handle's memory, in bytes.
 	HandleOffset int64
 }
 
 // DecodeReply reads a reply of wcache or of vLLM's own daemon, releases 0.30 to
-// 0.33. It checks the form of what it reads, not that views lie inside of their
-// storages. Parts of the result are parts of b.
+// 0.33. It checks the form of the reply, but not that views lie inside their storages. Slices
+// of the result are parts of b.
 func DecodeReply(b []byte) (*Reply, error) {
 	v, err := pickle.Decode(b, pickle.Options{Allow: replyGlobal, MaxItems: maxReplyItems})
 	if err != nil {
@@ -65,7 +65,7 @@ func DecodeReply(b []byte) (*Reply, error) {
 	}
 	dict, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, errors.New("decode reply: it is no dict")
+		return nil, errors.New("decode reply: not a dict")
 	}
 	r := new(Reply)
 	for _, item := range dict.Items {
@@ -80,7 +80,7 @@ func DecodeReply(b []byte) (*Reply, error) {
 	return nil, fmt.Errorf("decode reply: status %q", r.Status)
 }
 
-// read takes one item of a reply. Unknown ones are a later release's.
+// read reads one item of a reply. It ignores unknown ones, which later releases may send.
 func (r *Reply) read(item pickle.Item) (err error) {
 	switch item.Key {
 	case "status":
@@ -175,7 +175,7 @@ func names(v any) ([]string, error) {
 	return s, nil
 }
 
-// as is v if it is a T, else an error that says what it is.
+// as gives v as a T; the error names the type that it has instead.
 func as[T any](v any) (T, error) {
 	t, ok := v.(T)
 	if !ok {

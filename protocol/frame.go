@@ -6,10 +6,9 @@
 // vllm/model_executor/model_loader/weight_cache/{protocol,daemon,ipc_loader}.py
 // of vLLM 0.30 to 0.33.
 //
-// A connection carries one request and one reply, each a frame that holds a
-// pickle. Nothing says which release is talking: what a request holds tells.
-// How memory is described to an engine depends on the device, and is left to a
-// [Form].
+// A connection carries one request and one reply, each a frame with a pickle. The protocol has
+// no version number: the contents of a request show the engine's release. How a reply describes
+// memory depends on the device, and is the task of a [Form].
 package protocol
 
 import (
@@ -25,17 +24,17 @@ import (
 
 // Limits of a message, in bytes.
 const (
-	// MaxRequest is what a daemon accepts. An engine's longest recorded request
-	// has 752.
+	// MaxRequest is the longest request that a daemon accepts. An engine's longest recorded
+	// request has 752 bytes.
 	MaxRequest = 1 << 20
-	// MaxReply is what an engine accepts: MAX_MSG_SIZE of vLLM's protocol.py.
+	// MaxReply is the longest reply that an engine accepts: MAX_MSG_SIZE of vLLM's protocol.py.
 	MaxReply = 1 << 34
 )
 
-// A frame's buffer begins no larger than this, whatever the frame announces.
+// The largest initial buffer for a frame, whatever length the frame announces.
 const firstRead = 16 << 10
 
-// FrameSizeError is a frame that is longer than the side that gets it allows.
+// FrameSizeError is the error for a frame that is longer than its receiver accepts.
 type FrameSizeError struct {
 	Bytes uint64 // as announced
 	Limit int64
@@ -48,11 +47,10 @@ func (e *FrameSizeError) Error() string {
 	return fmt.Sprintf("message of %d bytes is over the limit of %d", e.Bytes, e.Limit)
 }
 
-// ReadFrame reads one frame and returns what it holds, which the caller owns.
-// Memory is taken as bytes arrive, not as they are announced. The error is a
-// *[FrameSizeError] before anything of a too long frame is read, io.EOF where
-// the other side closes instead of sending, io.ErrUnexpectedEOF where it closes
-// in between, and else that of r.
+// ReadFrame reads one frame and returns its contents, which the caller owns. It allocates memory
+// as bytes arrive, not as the frame announces them. The error is a *[FrameSizeError] if the
+// frame is too long, of which it then reads nothing; io.EOF if the other side closes before it
+// sends anything; io.ErrUnexpectedEOF if it closes within the frame; or the error of r.
 func ReadFrame(r io.Reader, limit int64) ([]byte, error) {
 	var header [8]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -73,11 +71,11 @@ func ReadFrame(r io.Reader, limit int64) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// Message is what a frame holds, in parts, of which some may lie elsewhere until they
-// are written.
+// Message is the contents of a frame, in parts. Some parts are ranges that are read only when
+// they are written.
 type Message []pickle.Part
 
-// Whole is the message of these bytes.
+// Whole makes a message from bytes.
 func Whole(payload []byte) Message { return Message{{Bytes: payload}} }
 
 // Len is the message's size in bytes.
@@ -89,13 +87,12 @@ func (m Message) Len() int64 {
 	return n
 }
 
-// WriteFrame writes one frame that holds payload. On a socket it is one call.
+// WriteFrame writes one frame with the given payload, on a socket with one system call.
 func WriteFrame(w io.Writer, payload []byte) error { return WriteMessage(w, Whole(payload), nil) }
 
-// WriteMessage writes one frame that holds m. Last, which may be nil, is called before
-// the last part is written: a reader who has the whole frame knows that it has
-// returned. What lies elsewhere is written as [pickle.Part.Write] says; of the rest, on
-// a socket, each stretch is one call.
+// WriteMessage writes one frame with the message m. It calls last, which may be nil, before it
+// writes the last part: when the reader has the whole frame, last has returned. Ranges are
+// written as [pickle.Part.Write] says; on a socket, bytes between ranges take one call.
 func WriteMessage(w io.Writer, m Message, last func()) error {
 	n := m.Len()
 	if n > MaxReply {
@@ -109,7 +106,7 @@ func WriteMessage(w io.Writer, m Message, last func()) error {
 		if m[i].From == nil {
 			made = append(made, m[i].Bytes)
 		}
-		_, err := made.WriteTo(w) // which empties it
+		_, err := made.WriteTo(w) // this empties made
 		if err == nil && m[i].From != nil {
 			err = m[i].Write(w)
 		}

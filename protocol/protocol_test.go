@@ -188,10 +188,10 @@ func TestDecodeRequestRefuses(t *testing.T) {
 		in   any
 		want string
 	}{
-		{"a list", &pickle.List{}, "it is no dict"},
+		{"a list", &pickle.List{}, "not a dict"},
 		{"no command", request(), "it has no command"},
 		{"command of none", request(item{Key: "cmd"}), "it has no command"},
-		{"reload of an int", request(state, item{Key: "is_reload", Value: int64(1)}), "is_reload is no bool"},
+		{"reload of an int", request(state, item{Key: "is_reload", Value: int64(1)}), "is_reload is not a bool"},
 		{"another class", keyed(instance("TensorEntry", nil)), `decode pickle: global "TensorEntry" of module "m" is not allowed`},
 		{"a function", keyed(&pickle.Call{Func: pickle.Global{Module: "posix", Name: "system"}, Args: pickle.Tuple{"true"}}),
 			`decode pickle: global "system" of module "posix" is not allowed`},
@@ -201,9 +201,9 @@ func TestDecodeRequestRefuses(t *testing.T) {
 		{"key with a list of fields", keyed(instance(keyClass, &pickle.List{})), "WeightCacheKey has no named fields"},
 		{"key with arguments", keyed(&pickle.Object{Class: pickle.Global{Module: "m", Name: keyClass}, Args: pickle.Tuple{nil}, State: &pickle.Dict{}}),
 			"WeightCacheKey has no named fields"},
-		{"field of bytes", field([]byte{1}), `field "a" of WeightCacheKey: value of a kind that no key has: []uint8`},
-		{"field of a dict", field(pickle.Tuple{&pickle.Dict{}}), `field "a" of WeightCacheKey: value of a kind that no key has: *pickle.Dict`},
-		{"field of a key", field(instance(keyClass, nil)), `field "a" of WeightCacheKey: value of a kind that no key has: *pickle.Object`},
+		{"field of bytes", field([]byte{1}), `field "a" of WeightCacheKey: value of a type that keys don't have: []uint8`},
+		{"field of a dict", field(pickle.Tuple{&pickle.Dict{}}), `field "a" of WeightCacheKey: value of a type that keys don't have: *pickle.Dict`},
+		{"field of a key", field(instance(keyClass, nil)), `field "a" of WeightCacheKey: value of a type that keys don't have: *pickle.Object`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b, err := pickle.Encode(tt.in)
@@ -341,7 +341,7 @@ func TestDecodeReplyRefuses(t *testing.T) {
 		in   any
 		want string
 	}{
-		{"a string", "ok", "it is no dict"},
+		{"a string", "ok", "not a dict"},
 		{"no status", request(), `status ""`},
 		{"another status", request(item{Key: "status", Value: "fine"}), `status "fine"`},
 		{"status of an int", request(item{Key: "status", Value: int64(1)}), "status: is a int64, not a string"},
@@ -358,7 +358,7 @@ func TestDecodeReplyRefuses(t *testing.T) {
 		{"ipc of fourteen", entry(param, item{Key: "ipc_args", Value: ipcArgs(nil, 0, 0)[:14]}), `entries: "w": 14 ipc_args, or not of a tensor`},
 		{"ipc without a size", ipc(func(a pickle.Tuple) { a[1] = pickle.Tuple{int64(1)} }), `entries: "w": shape: no call of torch.Size with 1 arguments`},
 		{"ipc of 17 dimensions", ipc(func(a pickle.Tuple) { a[2] = make(pickle.Tuple, 17) }), `entries: "w": stride: 17 dimensions`},
-		{"ipc without a type", ipc(func(a pickle.Tuple) { a[5] = nil }), `entries: "w": element type is no name`},
+		{"ipc without a type", ipc(func(a pickle.Tuple) { a[5] = nil }), `entries: "w": element type is not a name`},
 		{"ipc of a class as type", ipc(func(a pickle.Tuple) { a[5] = tensorClass }), `entries: "w": parse torch dtype: unknown "torch.Tensor"`},
 		{"ipc without a handle", ipc(func(a pickle.Tuple) { a[7] = "handle" }), `entries: "w": handle: is a string, not a []uint8`},
 		{"cpu of another function", entry(param, item{Key: "cpu_tensor", Value: &pickle.Call{Func: orderedDict, Args: pickle.Tuple{}}}),

@@ -11,7 +11,7 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// The functions and classes by which a reply's tensors are made: torch/_utils.py,
+// The functions and classes that make a reply's tensors: torch/_utils.py,
 // torch/storage.py and torch/multiprocessing/reductions.py of torch 2.11 to 2.14.
 var (
 	rebuildTensor  = pickle.Global{Module: "torch._utils", Name: "_rebuild_tensor_v2"}
@@ -26,8 +26,8 @@ var (
 	orderedDict    = pickle.Global{Module: "collections", Name: "OrderedDict"}
 )
 
-// replyGlobal reports what a reply may name. TensorEntry is in the module that
-// the request's key was in.
+// replyGlobal reports whether a reply may name an attribute. TensorEntry is in the module of the
+// request's key.
 func replyGlobal(module, name string) bool {
 	switch g := (pickle.Global{Module: module, Name: name}); g {
 	case rebuildTensor, rebuildStorage, untyped, fromFile, fromBuffer, typedStorage, loadFromBytes, tensorClass, sizeClass, orderedDict:
@@ -38,7 +38,7 @@ func replyGlobal(module, name string) bool {
 	}
 }
 
-// readCPU reads what torch makes a CPU tensor of:
+// readCPU reads the call that makes a CPU tensor:
 // _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks).
 func (e *Entry) readCPU(v any) error {
 	args, err := call(v, rebuildTensor, 6)
@@ -98,7 +98,7 @@ func (e *Entry) readStorage(v any) error {
 }
 
 // readIPC reads the arguments of rebuild_cuda_tensor in
-// torch/multiprocessing/reductions.py; the numbers are their places.
+// torch/multiprocessing/reductions.py; the numbers are their positions.
 func (e *Entry) readIPC(v any) error {
 	args, err := as[pickle.Tuple](v)
 	if err != nil {
@@ -131,7 +131,7 @@ func (e *Entry) readIPC(v any) error {
 	return nil
 }
 
-// call is the arguments of a call of f with n of them.
+// call gives the arguments of a call of f with n arguments.
 func call(v any, f pickle.Global, n int) (pickle.Tuple, error) {
 	c, ok := v.(*pickle.Call)
 	if !ok || c.Func != f || len(c.Args) != n {
@@ -143,7 +143,7 @@ func call(v any, f pickle.Global, n int) (pickle.Tuple, error) {
 func dtype(v any) (tensor.DType, error) {
 	g, ok := v.(pickle.Global)
 	if !ok {
-		return 0, errors.New("element type is no name")
+		return 0, errors.New("element type is not a name")
 	}
 	return tensor.ParseTorch(g.String())
 }

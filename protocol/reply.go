@@ -19,8 +19,8 @@ const (
 	StatusMismatch = "mismatch"
 )
 
-// Error is the answer to what can't be done now. An engine without fallback asks
-// again, so what won't pass by itself is better a [Mismatch].
+// Error is the answer for a passing error. An engine without fallback asks again, so the answer
+// for a lasting error is a [Mismatch].
 func Error(message string) []byte {
 	return reply(StatusError, pickle.Item{Key: "message", Value: strings.ToValidUTF8(message, "\uFFFD")})
 }
@@ -29,15 +29,14 @@ func Error(message string) []byte {
 func MissingKey(req *Request) []byte { return Error("Missing " + req.KeyField) }
 
 //diag engine NAME
-// A newer engine asks for something that this daemon does not have. The engine goes on without it;
-// use a newer wcache.
+// A newer engine sent a command that this daemon does not know. The engine goes on without it; use
+// a newer wcache.
 
-// UnknownCommand is the answer to a command that isn't one.
+// UnknownCommand is the answer to an unknown command.
 func UnknownCommand(cmd string) []byte { return Error("Unknown command " + pythonRepr(cmd)) }
 
-// Mismatch is the answer to a key that differs in these fields, which an engine
-// takes as final. It prints the list as it is: a string that is no field's name
-// may say why and what to do.
+// Mismatch is the answer to a key that differs in these fields. An engine takes it as final. It
+// prints the list unchanged, so another string in the list can give the reason and advice.
 func Mismatch(fields []string) []byte {
 	list := new(pickle.List)
 	for _, f := range fields {
@@ -46,8 +45,8 @@ func Mismatch(fields []string) []byte {
 	return reply(StatusMismatch, pickle.Item{Key: "fields", Value: list})
 }
 
-// Memory is the answer to get_memory: the bytes that are on the device now and
-// that the engine will map.
+// Memory is the answer to get_memory: how many bytes, already on the device, the engine will
+// map.
 func Memory(bytes int64) []byte {
 	return reply(StatusOK, pickle.Item{Key: "memory_bytes", Value: bytes})
 }
@@ -57,7 +56,7 @@ func OK() []byte { return reply(StatusOK) }
 
 func reply(status string, items ...pickle.Item) []byte {
 	b, err := pickle.Encode(&pickle.Dict{Items: append([]pickle.Item{{Key: "status", Value: status}}, items...)})
-	if err != nil { // strings, ints and lists of strings always have a form
+	if err != nil { // strings, ints and lists of strings can always be encoded
 		panic(fmt.Sprintf("internal error: %v", err))
 	}
 	return b

@@ -20,36 +20,35 @@ const (
 	Watch     = "watch" // since 0.33
 )
 
-// DefaultModule is where the classes of messages are in vLLM 0.30 to 0.33.
+// DefaultModule is the Python module of the messages' classes in vLLM 0.30 to 0.33.
 const DefaultModule = "vllm.model_executor.model_loader.weight_cache.protocol"
 
-// The only class that a request may name, in whatever module it is.
+// The only class that a request may name, in any module.
 const keyClass = "WeightCacheKey"
 
 const maxModule = 256 // bytes of a module's name
 
-// Request is an engine's question. All but Cmd is of get_state only.
+// Request is an engine's request. Only get_state has other fields than Cmd.
 type Request struct {
 	Cmd string
-	// Key is what the engine sent, field by field; none is required and unknown
-	// ones are kept.
+	// Key has the fields as the engine sent them; no field is required, and unknown ones are
+	// kept.
 	Key fingerprint.Key
-	// HasKey is false where the request holds no key, or something else in its
-	// place; the answer is [MissingKey].
+	// HasKey is false if the request has no key, or another value in its place; then the
+	// answer is [MissingKey].
 	HasKey bool
-	// KeyField is the key's name in the request: "cache_config" in vLLM 0.30 to
-	// 0.32, "cache_key" since.
+	// KeyField is the key's name in the request: "cache_config" in vLLM 0.30 to 0.32,
+	// "cache_key" from 0.33 on.
 	KeyField string
-	// Module is the Python module of the key's class, empty without a key. The
-	// reply's classes have to be of the same one.
+	// Module is the Python module of the key's class, empty without a key. The reply's classes
+	// have to be in the same module.
 	Module string
 	// IsReload says that the engine has mapped these weights before.
 	IsReload bool
 }
 
-// DecodeRequest reads a request. What it doesn't know it ignores, but for the
-// key, every field of which it either takes or refuses by name. An error's text
-// is fit to be sent back.
+// DecodeRequest reads a request. It ignores what it doesn't know, except in the key: it accepts
+// each field of the key, or refuses it by name. The error's text can be sent to the engine.
 func DecodeRequest(b []byte) (*Request, error) {
 	if len(b) > MaxRequest {
 		return nil, fmt.Errorf("decode request: %w", &FrameSizeError{uint64(len(b)), MaxRequest})
@@ -62,7 +61,7 @@ func DecodeRequest(b []byte) (*Request, error) {
 	}
 	dict, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, errors.New("decode request: it is no dict")
+		return nil, errors.New("decode request: not a dict")
 	}
 	req := new(Request)
 	cmd, _ := dict.Get("cmd")
@@ -78,15 +77,15 @@ func DecodeRequest(b []byte) (*Request, error) {
 	return req, nil
 }
 
-// state reads what belongs to get_state. Nothing but its names tells a request
-// of 0.33 from an older one.
+// state reads the parts of get_state. Only their names distinguish a request of 0.33 from an
+// older one.
 func (req *Request) state(dict *pickle.Dict) error {
 	key, newer := dict.Get("cache_key")
 	reload, hasReload := dict.Get("is_reload")
 	if hasReload {
 		var ok bool
 		if req.IsReload, ok = reload.(bool); !ok {
-			return errors.New("is_reload is no bool")
+			return errors.New("is_reload is not a bool")
 		}
 	}
 	req.KeyField = "cache_key"
@@ -125,9 +124,8 @@ func keyFields(o *pickle.Object) ([]fingerprint.Field, error) {
 	return fields, nil
 }
 
-// plain turns a pickled value into one of a key. Python compares a list with a
-// list only, and no release sends both in one field, so that a list may be kept
-// as a tuple.
+// plain turns a pickled value into the value of a key. It makes a tuple of a list: no release
+// sends both in the same field, so the comparison with other keys has the same result.
 func plain(v any) (any, error) {
 	var items []any
 	switch v := v.(type) {
@@ -140,7 +138,7 @@ func plain(v any) (any, error) {
 	case *pickle.Call:
 		return revision(v)
 	default:
-		return nil, fmt.Errorf("value of a kind that no key has: %T", v)
+		return nil, fmt.Errorf("value of a type that keys don't have: %T", v)
 	}
 	t := make(fingerprint.Tuple, len(items))
 	for i := range items {
@@ -152,16 +150,15 @@ func plain(v any) (any, error) {
 	return t, nil
 }
 
-// resolvedRevision is a kind of string of huggingface_hub since 2.3 (_revision.py), which
-// vLLM has for a model id that it has asked the hub about. Made of the commit, the
-// revision as it was given, the repository and its type, of which only the first has to
-// be there.
+// resolvedRevision is a string type of huggingface_hub since 2.3 (_revision.py), which vLLM
+// sends for a model id that it has looked up at the hub. It is made from the commit and,
+// optionally, the revision as the user gave it, the repository and its type.
 var resolvedRevision = pickle.Global{Module: "huggingface_hub._revision", Name: "ResolvedRevision"}
 
-// revision gives such a string as the tuple that [fingerprint.Key.Revision] reads.
+// revision turns such a string into the tuple that [fingerprint.Key.Revision] reads.
 func revision(c *pickle.Call) (any, error) {
 	if c.Func != resolvedRevision {
-		return nil, fmt.Errorf("call of %s, which no key has", c.Func)
+		return nil, fmt.Errorf("call of %s, which keys don't have", c.Func)
 	}
 	t := make(fingerprint.Tuple, fingerprint.RevisionParts)
 	if len(c.Args) == 0 || len(c.Args) > len(t) {
@@ -233,8 +230,8 @@ func pickled(v any) any {
 	return items
 }
 
-// isModule reports whether s is a dotted path of identifiers. The name goes into
-// replies and logs, so it may hold nothing else.
+// isModule reports whether s is a dotted path of identifiers. Other names are refused, since the
+// name goes into replies and logs.
 func isModule(s string) bool {
 	if len(s) > maxModule {
 		return false

@@ -49,7 +49,7 @@ func TestResolvedRevisionRefused(t *testing.T) {
 		`decode request: field "revision" of WeightCacheKey: huggingface_hub._revision.ResolvedRevision of 0 values`: call(resolvedRevision),
 		`decode request: field "revision" of WeightCacheKey: huggingface_hub._revision.ResolvedRevision of 5 values`: call(resolvedRevision, "a", nil, nil, nil, nil),
 		`decode request: field "revision" of WeightCacheKey: huggingface_hub._revision.ResolvedRevision of a int64`:  call(resolvedRevision, int64(1)),
-		`decode request: field "revision" of WeightCacheKey: call of ` + DefaultModule + `.WeightCacheKey, which no key has`: call(
+		`decode request: field "revision" of WeightCacheKey: call of ` + DefaultModule + `.WeightCacheKey, which keys don't have`: call(
 			pickle.Global{Module: DefaultModule, Name: keyClass}, "a"),
 		`decode request: decode pickle: global "system" of module "os" is not allowed`: call(pickle.Global{Module: "os", Name: "system"}, "true"),
 	} {

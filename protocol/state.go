@@ -10,41 +10,41 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Form says how an engine is told about memory. It is called for each tensor of
-// a table in turn, with one encoder: what it [pickle.Encoder.Remember]s for one
-// tensor it may recall for the next.
+// Form describes memory to an engine. EncodeState calls it for each tensor of a table in turn,
+// with one encoder: a value that it remembers ([pickle.Encoder.Remember]) for one tensor it can
+// recall for the next.
 type Form interface {
-	// Entry writes two items of a dict, ipc_args and cpu_tensor with their values:
-	// the fields of vLLM's TensorEntry for tensor i of a valid table. Its error
-	// says why the tensor can't be described.
+	// Entry writes two items of a dict, ipc_args and cpu_tensor with their values: fields of
+	// vLLM's TensorEntry, for tensor i of a valid table. The error says why it can't
+	// describe the tensor.
 	Entry(enc *pickle.Encoder, t *tensor.Table, i int) error
 }
 
 // State is the answer to get_state: all tensors of a rank.
 type State struct {
-	// Module is that of the request's key.
+	// Module is the Python module of the request's key.
 	Module string
 	Table  *tensor.Table
-	// Attrs says whether the model's attributes are sent: since vLLM 0.31.
+	// Attrs says whether to send the model's attributes: from vLLM 0.31 on.
 	Attrs bool
-	// GPUUUID is the device's, for the engine to compare with its own. Empty: it
-	// is not sent, and then an engine of any release compares nothing.
+	// GPUUUID is the device's uuid, which the engine compares with its own. Empty: it is not
+	// sent, and engines of all releases skip the comparison.
 	GPUUUID string
 }
 
-// Bytes of a reply for each entry, measured: what an encoder begins with.
+// Bytes of a reply per entry, as measured: the initial buffer of the encoder.
 const entryBytes = 112
 
-// EncodedBytes is about how much memory the message of [EncodeState] takes: all but
-// the ranges of its form.
+// EncodedBytes is roughly how much memory the message of [EncodeState] takes, without the ranges
+// of its form.
 func (s *State) EncodedBytes() int64 {
 	return 1024 + entryBytes*int64(len(s.Table.Tensors)+len(s.Table.Aliases))
 }
 
-// EncodeState makes the answer to get_state. An engine takes a wrong table without a
-// word, so one that isn't valid is an error, and so is any tensor that the form can't
-// describe. The error is a *[FrameSizeError] where an engine would not take so many
-// bytes. What the message has ranges of must stay as it is until it is written.
+// EncodeState makes the answer to get_state. An engine doesn't check the table, so an invalid
+// table is an error, and so is a tensor that the form can't describe. The error is a
+// *[FrameSizeError] if the message is longer than an engine accepts. The ranges of the message
+// must not change until it is written.
 func EncodeState(s State, f Form) (Message, error) {
 	if err := s.Table.Validate(); err != nil {
 		return nil, fmt.Errorf("encode reply: %w", err)
@@ -112,8 +112,8 @@ func (s *State) entry(enc *pickle.Encoder, f Form, i int) error {
 // The class of a reply's tensors.
 const entryClass = "TensorEntry"
 
-// An engine's unpickler keeps the items of a dict on its stack until they are
-// set: a thousand at a time, as Python's pickler does.
+// An engine's unpickler keeps the items of a dict on its stack until SETITEMS: a thousand at a
+// time, as Python's pickler writes them.
 const batchSize = 1000
 
 // dict writes a dict of n items.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package release is what wcache knows of each release of vLLM, one row per release. A
-// new one is a row here and golden data (HACKING.md, "A new release of vLLM").
+// Package release has what wcache knows about each release of vLLM, one row per release. A new
+// release needs a row here and golden data (HACKING.md, "A new release of vLLM").
 package release
 
 import (
@@ -11,13 +11,12 @@ import (
 	"strings"
 )
 
-// Release is a release of vLLM whose messages, keys and layouts were compared with its
-// own.
+// Release is a release of vLLM whose messages, keys and layouts were compared with wcache's.
 type Release struct {
 	Version string // as its packages have it, "0.33.0"
 	// Key are the fields of WeightCacheKey, in the class's order.
 	Key []string
-	// FirstQuantHash tells that quant_config_hash is of the form that 0.32 has replaced.
+	// FirstQuantHash tells that quant_config_hash has the form from before 0.32.
 	FirstQuantHash bool
 	// Pipeline tells that the weight cache works with pipeline parallelism.
 	Pipeline bool
@@ -25,12 +24,11 @@ type Release struct {
 	Attrs bool
 	// Rope tells that the key says whether the engine overrides rope parameters.
 	Rope bool
-	// Torch is the series of torch that it is bound to, "2.14".
+	// Torch is the series of torch that the release requires, "2.14".
 	Torch string
 }
 
-// releases, oldest first. A patch release is a release of its own: until it has been
-// compared it isn't here.
+// releases has all compared releases, oldest first. A patch release needs a row of its own.
 var releases = []Release{
 	{
 		Version: "0.30.0", Torch: "2.13", FirstQuantHash: true,
@@ -55,10 +53,10 @@ var releases = []Release{
 
 func fields(names string) []string { return strings.Fields(names) }
 
-// All lists the releases, oldest first. The caller must not change what they hold.
+// All lists the releases, oldest first. The caller must not change their slices.
 func All() []Release { return slices.Clone(releases) }
 
-// Versions are those of all releases, oldest first.
+// Versions lists the versions of all releases, oldest first.
 func Versions() []string {
 	var list []string
 	for _, r := range releases {
@@ -70,9 +68,9 @@ func Versions() []string {
 // Newest is the newest release.
 func Newest() Release { return releases[len(releases)-1] }
 
-// Find gives the release of a version as an engine sends it. A local label may follow if
-// it is one of a build for CUDA or for the CPU, such as "+cu130": other builds lay weights
-// out in their own way, such as ROCm's.
+// Find gives the release of a version as an engine sends it. The version may have the local
+// label of a build for CUDA or for the CPU, such as "+cu130". It refuses other builds, such as
+// ROCm's, which lay weights out differently.
 func Find(version string) (Release, bool) {
 	public, local, labelled := strings.Cut(version, "+")
 	if labelled && local != "cpu" {
@@ -88,11 +86,11 @@ func Find(version string) (Release, bool) {
 	return releases[i], true
 }
 
-// series is the part of a version that patch releases have in common.
+// series matches the part of a version that patch releases share.
 var series = regexp.MustCompile(`^\d+\.\d+\.`)
 
-// Like gives the release of the same series as a version, for what a patch release
-// doesn't change: the form of its key and of its replies.
+// Like gives the release of the same series as a version, for properties that patch releases
+// don't change: the form of keys and replies.
 func Like(version string) (Release, bool) {
 	prefix := series.FindString(version)
 	if prefix == "" {

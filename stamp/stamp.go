@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package stamp tells whether a file is still the one that it was, by what the
-// kernel knows of it: no contents are read.
+// Package stamp tells whether a file has changed, from the kernel's metadata of it, without
+// reading its contents.
 package stamp
 
 import (
@@ -14,43 +14,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stamp is a file as it was at one moment. The zero Stamp is that of a file that
-// does not exist. It is plain data.
+// Stamp is the metadata of a file at one moment. The zero Stamp stands for a file that doesn't
+// exist. It is plain data.
 //
-// The change time is what makes it sure: every write moves it, and no program can
-// set it back. Size and modification time alone stay the same under "cp -p" over
-// a file and under tar; the inode's number is used again after a removal.
+// The change time makes it reliable: every write changes it, and programs can't set it. Size and
+// modification time alone can stay the same after "cp -p" over a file, or tar; the file system
+// reuses the inode's number after a removal.
 type Stamp struct {
 	Size   int64  // bytes
 	MTime  int64  // of the last write, nanoseconds since 1970; programs can set it
 	CTime  int64  // of the last write or change of attributes, nanoseconds since 1970; the kernel sets it
 	Inode  uint64 // unique on its device at one moment
-	Device uint64 // of the file system, as stat's st_dev
-	// Mount is the kernel's number of the mount. From Linux 6.8 on it is never used
-	// twice, so that another image that is mounted in the same place shows.
+	Device uint64 // st_dev of the file system
+	// Mount is the kernel's number of the mount. From Linux 6.8 on the kernel never reuses
+	// one, so that it shows when another image is mounted in the same place.
 	Mount uint64
 }
 
-// mask is what a Stamp is made of. Kernels before 6.8 give no STATX_MNT_ID_UNIQUE,
-// and some file systems no number of a mount at all.
+// mask has the fields of statx that a Stamp needs. Kernels before 6.8 have no
+// STATX_MNT_ID_UNIQUE, and some file systems give no number of the mount at all.
 const mask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID_UNIQUE | unix.STATX_MNT_ID
 
-// Info is a Stamp with what else statx tells.
+// Info is a Stamp with further results of statx.
 type Info struct {
 	Stamp
 	Mode fs.FileMode // type and permissions
 	UID  uint32      // the owner
 }
 
-// Of stamps the file that a path leads to; links are followed. The error wraps
-// that of the system call, such as fs.ErrNotExist.
+// Of stamps the file that a path leads to; it follows links. The error wraps that of the system
+// call, such as fs.ErrNotExist.
 func Of(path string) (Info, error) { return of(unix.AT_FDCWD, path, 0) }
 
 // OfFD stamps an open file.
 func OfFD(fd int) (Info, error) { return of(fd, "", unix.AT_EMPTY_PATH) }
 
-// At stamps the entry of an open directory that has the given name; a symbolic link
-// itself, and not what it leads to.
+// At stamps the entry with the given name of an open directory. It doesn't follow a symbolic
+// link.
 func At(dir int, name string) (Info, error) { return of(dir, name, unix.AT_SYMLINK_NOFOLLOW) }
 
 func of(fd int, path string, flags int) (Info, error) {
@@ -92,12 +92,12 @@ func info(st *unix.Statx_t) Info {
 
 func nanoseconds(t unix.StatxTimestamp) int64 { return t.Sec*int64(time.Second) + int64(t.Nsec) }
 
-// SameFile reports whether two stamps are of one file, whatever its contents.
+// SameFile reports whether two stamps are of the same file, with any contents.
 func (s Stamp) SameFile(other Stamp) bool {
 	return s.Inode == other.Inode && s.Device == other.Device && s != Stamp{}
 }
 
-// Difference says how a file differs from what it was, "" where it doesn't.
+// Difference says how a file has changed, for people; "" if it hasn't.
 func (s Stamp) Difference(now Stamp) string {
 	switch {
 	case s == now:
@@ -156,19 +156,17 @@ func (s Stamp) MayBeEqual(now Stamp) bool {
 	return s != Stamp{} && now != Stamp{} && s.Size == now.Size && s.MTime == now.MTime
 }
 
-// Times have the grain of the kernel's clock tick, 10 ms at most (CONFIG_HZ is 100
-// or more), and in some file systems of one or two seconds; then they are whole
-// seconds.
+// The precision of times is the kernel's clock tick, 10 ms at most (CONFIG_HZ is 100 or more),
+// and on some file systems one or two seconds; there times are whole seconds.
 const (
 	tick   = 20 * time.Millisecond
 	second = 2 * time.Second
 )
 
-// Unsettled is for how long from now on another write could leave the same stamp:
-// 0 where every later write shows.
+// Unsettled is how long, from now on, another write could leave the stamp unchanged; 0 if every
+// later write changes it.
 //
-// A file server's clock that runs ahead of this machine's by more than a tick
-// defeats it.
+// It is wrong if the clock of a file server runs ahead of this machine's by more than a tick.
 func (s Stamp) Unsettled(now time.Time) time.Duration {
 	if s == (Stamp{}) {
 		return 0
@@ -176,7 +174,7 @@ func (s Stamp) Unsettled(now time.Time) time.Duration {
 	if s.CTime%int64(time.Second) != 0 {
 		return unsettled(s.CTime, tick, now)
 	}
-	// Either by chance, or the file system knows no finer time, or none of changes.
+	// By chance, or because the file system has no finer times, or no change time.
 	grain := second
 	if s.MTime%int64(time.Second) != 0 {
 		grain = tick

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MarshalText gives a stamp as people can read it and [Stamp.UnmarshalText] can
-// take it: "size=5 mtime=… ctime=… inode=42 device=254:0 mount=83"; "missing" for
-// the zero Stamp. Numbers are text because TOML's and JSON's lose the upper bits.
+// MarshalText writes a stamp for people and for [Stamp.UnmarshalText]:
+// "size=5 mtime=… ctime=… inode=42 device=254:0 mount=83"; "missing" for the zero Stamp. It
+// writes numbers as text because numbers in TOML and JSON lose the upper bits.
 func (s Stamp) MarshalText() ([]byte, error) {
 	if s == (Stamp{}) {
 		return []byte("missing"), nil
@@ -25,7 +25,7 @@ func (s Stamp) MarshalText() ([]byte, error) {
 
 func moment(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339Nano) }
 
-// UnmarshalText reads what MarshalText gives.
+// UnmarshalText reads the text of MarshalText.
 func (s *Stamp) UnmarshalText(text []byte) error {
 	*s = Stamp{}
 	if string(text) == "missing" {

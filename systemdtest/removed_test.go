@@ -32,7 +32,7 @@ func TestRemovedSocket(t *testing.T) {
 		if err := remove(); err != nil {
 			t.Fatal(err)
 		}
-		said := fmt.Sprintf("socket %s was removed, and engines reach nobody there: %s makes it anew, and keeps what is held", socket(), mend)
+		said := fmt.Sprintf("socket %s was removed, so engines can't reach the daemon: %s makes it anew, and keeps what is held", socket(), mend)
 		testmain.Eventually(t, "status says that "+what+" was removed", func() bool {
 			out, exit := wcache(t, "status", "--json")
 			return exit == 0 && strings.Contains(out, said)

@@ -5,11 +5,11 @@ package tensor
 
 import "fmt"
 
-// DType is an element type. The zero value is no type.
+// DType is an element type. The zero value is invalid.
 type DType uint8
 
-// The 22 element types of safetensors 0.8 (enum Dtype of its tensor.rs), in its
-// order: by alignment, rising.
+// The 22 element types of safetensors 0.8 (enum Dtype of its tensor.rs), in its order: by rising
+// alignment.
 const (
 	_ DType = iota
 	Bool
@@ -37,14 +37,14 @@ const (
 	dtypeEnd
 )
 
-// torch is the name of torch's dtype of equal bytes, "" where it has none.
+// torch is the name of torch's dtype with the same bytes, "" if it has none.
 var dtypes = [dtypeEnd]struct {
 	name  string
 	torch string
 	bits  int
 }{
 	Bool:       {"BOOL", "bool", 8},
-	F4:         {"F4", "", 4}, // torch has float4_e2m1fn_x2 only, a pair an element
+	F4:         {"F4", "", 4}, // torch has only float4_e2m1fn_x2, two values per element
 	F6E2M3:     {"F6_E2M3", "", 6},
 	F6E3M2:     {"F6_E3M2", "", 6},
 	U8:         {"U8", "uint8", 8},
@@ -78,8 +78,7 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// Torch is torch's name without the module, such as "bfloat16"; "" where torch
-// has no such type.
+// Torch is torch's name without the module, such as "bfloat16"; "" if torch has no such type.
 func (d DType) Torch() string {
 	if !d.Valid() {
 		return ""
@@ -95,10 +94,10 @@ func (d DType) Bits() int {
 	return dtypes[d].bits
 }
 
-// Size is the size of an element in bytes, 0 for a type of less than a byte.
+// Size is the size of an element in bytes, 0 for types smaller than a byte.
 func (d DType) Size() int { return d.Bits() / 8 }
 
-// ParseDType reads the name that a safetensors header gives a type.
+// ParseDType reads a type's name in a safetensors header, such as "BF16".
 func ParseDType(name string) (DType, error) {
 	for d := DType(1); d < dtypeEnd; d++ {
 		if dtypes[d].name == name {

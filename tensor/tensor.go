@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package tensor describes tensors in memory: element types, shapes, and the
-// [Table] that says which tensor of a model lies where in memory. It
-// holds no data and opens nothing.
+// Package tensor describes tensors in memory: element types, shapes, and the [Table] with the
+// place of each tensor of a model. It has no data and opens no files.
 //
 // The terms are torch's: a tensor is a strided view of a storage, and a storage
 // is a range of bytes of the segment, which is the memory of the whole model.
@@ -25,11 +24,11 @@ const (
 	MaxEncoded = 256 << 20 // bytes of an encoded table
 )
 
-// Alignment of a storage in its segment, in bytes. It suits every element type
-// and is what torch's own allocators give.
+// Alignment of a storage in its segment, in bytes. It is enough for every element type, and is
+// the alignment of torch's own allocators.
 const Alignment = 256
 
-// Kind tells parameters from buffers, in the words of vLLM's TensorEntry.
+// Kind distinguishes parameters and buffers, with the names of vLLM's TensorEntry.
 type Kind string
 
 // The two kinds that an engine knows.
@@ -43,19 +42,19 @@ type Tensor struct {
 	Name    string  `json:"name"`
 	Kind    Kind    `json:"kind"`
 	DType   DType   `json:"dtype"`
-	Shape   []int64 `json:"shape"`   // elements a dimension, empty for a scalar
-	Stride  []int64 `json:"stride"`  // elements, as long as Shape
+	Shape   []int64 `json:"shape"`   // elements per dimension, empty for a scalar
+	Stride  []int64 `json:"stride"`  // elements, one per dimension
 	Offset  int64   `json:"offset"`  // elements from the storage's start
 	Storage int     `json:"storage"` // index into Table.Storages
 }
 
-// Storage is a range of bytes of the segment that tensors view.
+// Storage is a range of bytes of the segment. Tensors are views of it.
 type Storage struct {
 	Offset int64 `json:"offset"` // bytes from the segment's start, a multiple of Alignment
 	Bytes  int64 `json:"bytes"`
 }
 
-// Alias is a second name of a tensor that the table holds under its first.
+// Alias is a second name of a tensor of the table.
 type Alias struct {
 	Name   string `json:"name"`
 	Target string `json:"target"`
@@ -67,10 +66,10 @@ type Attr struct {
 	Value bool   `json:"value"`
 }
 
-// Table is everything that an engine has to know of one rank of a model that
-// lies in memory. The order of Tensors, Aliases and Attrs is the engine's.
+// Table is everything that an engine needs to know about one rank of a model in memory. Tensors,
+// Aliases and Attrs are in the engine's order.
 type Table struct {
-	Segment  int64     `json:"-"` // bytes of the memory in which all lies, as large as its device made it
+	Segment  int64     `json:"-"` // size in bytes of the whole memory, as rounded up by the device
 	Storages []Storage `json:"storages"`
 	Tensors  []Tensor  `json:"tensors"`
 	Aliases  []Alias   `json:"aliases"`
@@ -106,8 +105,8 @@ func Contiguous(shape []int64) []int64 {
 	return stride
 }
 
-// Bytes is the sum of the distinct storages, which is what an engine that maps
-// the table is charged with.
+// Bytes is the sum of the distinct storages: the memory that counts for an engine that maps the
+// table.
 func (t *Table) Bytes() int64 {
 	var n int64
 	for _, s := range t.Storages {
@@ -116,8 +115,8 @@ func (t *Table) Bytes() int64 {
 	return n
 }
 
-// Validate reports the first rule that the table breaks: an engine that gets a
-// wrong table takes it without a word, so none may leave unchecked.
+// Validate reports the first rule that the table breaks. Engines don't check tables, so wcache
+// validates each table before it sends it.
 func (t *Table) Validate() error {
 	if len(t.Tensors) == 0 {
 		return fmt.Errorf("check table: no tensors")
@@ -201,14 +200,13 @@ func (t *Table) checkTensor(x *Tensor) error {
 	return nil
 }
 
-// encoded is a table as JSON. Its list has had one segment in every version that wrote
-// one.
+// encoded is a table as JSON. Its list of segments has one element in all versions.
 type encoded struct {
 	Segments []int64 `json:"segments"`
 	*plain
 }
 
-// plain is a table whose methods encoding/json doesn't call.
+// plain is a table without methods, so that encoding/json doesn't call them.
 type plain Table
 
 // MarshalJSON is for [encoding/json].
@@ -229,7 +227,7 @@ func (t *Table) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Encode writes a table as JSON, the form in which it lies in an fd store.
+// Encode writes a table as JSON, its form in the fd store.
 func (t *Table) Encode() ([]byte, error) {
 	b, err := json.Marshal(t)
 	if err != nil {
@@ -241,7 +239,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads what Encode wrote and validates it.
+// Decode reads the result of Encode and validates it.
 func Decode(b []byte) (*Table, error) {
 	if len(b) > MaxEncoded {
 		return nil, fmt.Errorf("decode table: %d bytes are over the limit of %d", len(b), MaxEncoded)

@@ -17,31 +17,31 @@ import (
 
 var _ protocol.Form = Expandable{}
 
-// Expandable describes a segment of GPU memory by descriptors of process PID, in
-// the words of torch's expandable segments: an engine fetches each descriptor
-// (pidfd_getfd(2)), imports it and maps all as one range, once. Engine and PID have one user and one pid namespace, and PID is
-// dumpable; where Yama restricts ptrace(2), PID must have allowed it.
+// Expandable describes a segment of GPU memory by descriptors of process PID, in the form of
+// torch's expandable segments: an engine fetches each descriptor (pidfd_getfd(2)), imports it,
+// and maps all as one range, once. Engine and PID must have the same user and pid namespace, and
+// PID must be dumpable; if Yama restricts ptrace(2), PID must have allowed it.
 //
-// PID needs no GPU, and memory that is mapped outlives it.
+// PID needs no GPU, and mapped memory outlives it.
 type Expandable struct {
 	PID    int
-	FDs    []int // of the segment's pieces, which are of equal size
+	FDs    []int // numbers of the descriptors of the segment's pieces, which have equal size
 	Header Header
 }
 
-// Header is a form of what stands before the descriptor's number in a handle of
-// an expandable segment: ShareHeader in c10/cuda/CUDACachingAllocator.cpp. No
-// torch reads a form that is newer than its own.
+// Header is a format of the header before the descriptor's number in a handle of an expandable
+// segment: ShareHeader in c10/cuda/CUDACachingAllocator.cpp. A torch can't read a newer format
+// than its own.
 type Header byte
 
-// Forms of a Header by the byte that begins a handle of them.
+// Formats of a Header, by the first byte of the handle.
 const (
 	Header24 Header = 2 // 24 bytes: torch up to 2.12
 	Header32 Header = 3 // 32 bytes, with a kind of descriptor: torch 2.13 and later
 )
 
-// HeaderFor returns the form that the torch of a vLLM release reads; false for a release
-// of which it isn't known to what torch it is bound.
+// HeaderFor returns the format that the torch of a vLLM release reads; false for a release whose
+// torch isn't known.
 func HeaderFor(vllmVersion string) (Header, bool) {
 	r, ok := release.Like(vllmVersion)
 	if !ok {
@@ -50,8 +50,8 @@ func HeaderFor(vllmVersion string) (Header, bool) {
 	return HeaderForTorch(r.Torch)
 }
 
-// HeaderForTorch returns the form that a torch reads, by its own version, such as
-// "2.14.0+cu130".
+// HeaderForTorch returns the format that a torch reads, by its version, such as "2.14.0+cu130";
+// false for an unknown version.
 func HeaderForTorch(version string) (Header, bool) {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -69,13 +69,13 @@ func HeaderForTorch(version string) (Header, bool) {
 // posixFD is the kind of descriptor in a Header32.
 const posixFD = 1
 
-// handle is that of a segment: the header, then a descriptor for each piece.
+// handle makes the handle of a segment: the header, then the descriptor of each piece.
 func (e Expandable) handle(bytes int64) []byte {
 	le := binary.LittleEndian
 	pieces := len(e.FDs)
 	b := append(make([]byte, 0, 34+4*pieces), byte(e.Header), 'e')
-	b = le.AppendUint64(b, uint64(uint32(e.PID)))       // 4 bytes and as many of padding
-	b = le.AppendUint64(b, uint64(bytes/int64(pieces))) // of a piece
+	b = le.AppendUint64(b, uint64(uint32(e.PID)))       // 4 bytes, and 4 of padding
+	b = le.AppendUint64(b, uint64(bytes/int64(pieces))) // size of a piece
 	b = le.AppendUint64(b, uint64(pieces))
 	if e.Header == Header32 {
 		b = le.AppendUint64(b, posixFD) // as the PID

@@ -9,14 +9,14 @@ import (
 )
 
 var (
-	// A consumer counts down in a file of /dev/shm when it is done, and removes the
-	// file. shm_open(3) takes no name with a slash inside, so there is none.
+	// At its end a consumer decrements a counter in a file of /dev/shm, and removes the
+	// file. A name with a slash inside is invalid for shm_open(3), so there is no such file.
 	noCounter = []byte("/wcache/none")
-	// A consumer waits for no event that it is told not to wait for.
+	// A consumer ignores the event, since event_sync_required is false.
 	noEvent = make([]byte, 64)
 )
 
-// What Entry remembers in an encoder.
+// Values that Entry remembers in an encoder.
 const (
 	handleID  = 0
 	counterID = -1
@@ -24,12 +24,12 @@ const (
 )
 
 // arguments writes both fields of a TensorEntry of GPU memory: the arguments of
-// rebuild_cuda_tensor in torch/multiprocessing/reductions.py. Handle is that of the
+// rebuild_cuda_tensor in torch/multiprocessing/reductions.py. Handle gives the handle of the
 // segment.
 func arguments(enc *pickle.Encoder, x *tensor.Tensor, s tensor.Storage, handle func() []byte) {
 	offset := x.Offset
 	if s.Bytes == 0 {
-		offset = 0 // torch makes an empty storage of its own
+		offset = 0 // torch makes its own empty storage
 	}
 	enc.Name("ipc_args")
 	enc.Mark()
@@ -42,7 +42,7 @@ func arguments(enc *pickle.Encoder, x *tensor.Tensor, s tensor.Storage, handle f
 	enc.Int(offset)
 	enc.Global("torch.storage", "TypedStorage")
 	enc.Global("torch", x.DType.Torch())
-	enc.Int(0) // the device, for which an engine puts its own
+	enc.Int(0) // the device, which an engine replaces by its own
 	remembered(enc, handleID, handle)
 	enc.Int(s.Bytes)
 	enc.Int(s.Offset)
@@ -56,7 +56,7 @@ func arguments(enc *pickle.Encoder, x *tensor.Tensor, s tensor.Storage, handle f
 	enc.None()
 }
 
-// remembered writes bytes once, and a reference to them from then on.
+// remembered writes bytes the first time, and then references to them.
 func remembered(enc *pickle.Encoder, id int, b func() []byte) {
 	if !enc.Recall(id) {
 		enc.Bytes(b())

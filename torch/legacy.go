@@ -13,14 +13,13 @@ import (
 
 var _ protocol.Form = Legacy{}
 
-// Legacy describes a segment of GPU memory by a handle of cudaIpcGetMemHandle, or of
-// HIP's hipIpcGetMemHandle: an engine opens it once, and says where in it a tensor
-// begins. The process that exported a handle must live whenever an engine opens it,
-// and for as long as one uses the memory.
+// Legacy describes a segment of GPU memory by a handle of cudaIpcGetMemHandle, or of HIP's
+// hipIpcGetMemHandle. An engine opens it once, and finds tensors in it by their offsets. The
+// process that exported the handle must live while engines open it or use the memory.
 type Legacy struct {
 	Handle [64]byte // of the first byte
-	// Header says which torch is to read them. With 0 the handles are bare, as torch
-	// had them before it knew expandable segments and still takes them.
+	// Header is the format that the engine's torch reads. 0: handles without a header, as in
+	// torch before expandable segments; newer versions read them too.
 	Header Header
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package torch describes memory to PyTorch: what the pickle of a reply must
-// hold for an engine's plain pickle.loads to make a tensor of bytes that lie
-// somewhere. Each way is a [protocol.Form].
+// Package torch describes memory to PyTorch: it writes the part of a reply's pickle from which
+// an engine's plain pickle.loads makes a tensor on existing memory. Each way is a
+// [protocol.Form].
 //
 // A CPU tensor is a call of torch._utils._rebuild_tensor_v2 with a typed storage
 // of torch.multiprocessing.reductions.rebuild_typed_storage, which torch 2.14
@@ -25,11 +25,10 @@ var (
 	_ protocol.Form = ByValue{}
 )
 
-// Mapped describes a segment that an engine maps by itself, privately and
-// read-only, without a copy: a file that it opens as /proc/PID/fd/N. That works
-// for sealed memfds too, and the mapping outlives the process PID. Engine and
-// PID have one user and one pid namespace. The segment becomes one storage, so
-// that an engine maps it once.
+// Mapped describes a segment as a file, /proc/PID/fd/N, that an engine maps privately and
+// read-only, without a copy. That works for sealed memfds too, and the mapping outlives the
+// process PID. Engine and PID must have the same user and pid namespace. The segment is one
+// storage, so an engine maps it once.
 type Mapped struct {
 	PID int
 	FD  int
@@ -51,7 +50,7 @@ func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 		write: func(enc *pickle.Encoder) {
 			enc.Global("torch", "UntypedStorage.from_file")
 			enc.String(fmt.Sprintf("/proc/%d/fd/%d", m.PID, m.FD))
-			enc.Bool(false) // shared: a shared mapping needs a file that can be written
+			enc.Bool(false) // shared: a shared mapping needs a writable file
 			enc.Int(t.Segment)
 			enc.Tuple(3)
 		},
@@ -59,10 +58,10 @@ func (m Mapped) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 	return nil
 }
 
-// wholeID is the storage that is all of the segment.
+// wholeID is the id of the storage that is the whole segment.
 const wholeID = 0
 
-// look gives a tensor and its storage, if torch has such an element type.
+// look gives a tensor and its storage. It is an error if torch doesn't have the element type.
 func look(t *tensor.Table, i int) (*tensor.Tensor, tensor.Storage, error) {
 	x := &t.Tensors[i]
 	if x.DType.Torch() == "" {
@@ -71,8 +70,7 @@ func look(t *tensor.Table, i int) (*tensor.Tensor, tensor.Storage, error) {
 	return x, t.Storages[x.Storage], nil
 }
 
-// ByValue describes a segment by its bytes, which are read into the reply. Each
-// storage is in it once.
+// ByValue describes a segment by its bytes, which the reply contains, each storage once.
 type ByValue struct {
 	Segment io.ReaderAt
 }
@@ -104,15 +102,15 @@ func (b ByValue) Entry(enc *pickle.Encoder, t *tensor.Table, i int) error {
 	return nil
 }
 
-// storage is what torch is to see under a tensor.
+// storage is the torch storage of a tensor.
 type storage struct {
 	id     int                   // tensors of one id share it
 	offset int64                 // elements from its start to the tensor
 	write  func(*pickle.Encoder) // the function that makes it, and its arguments
 }
 
-// noBytes is under tensors that have no bytes. They begin at its start, whatever
-// their table says: there is nothing else.
+// noBytes is the storage of tensors without bytes. They begin at its start, with any offset in
+// the table.
 var noBytes = storage{
 	id: -1,
 	write: func(enc *pickle.Encoder) {
@@ -140,8 +138,8 @@ func encode(enc *pickle.Encoder, x *tensor.Tensor, s storage) {
 	enc.Reduce()
 }
 
-// typed writes a storage as one of elements of type d, over the untyped one that
-// tensors of other types may share.
+// typed writes a storage with elements of type d, on the untyped storage that tensors of other
+// types may share.
 func typed(enc *pickle.Encoder, d tensor.DType, s storage) {
 	untypedID := s.id << 8
 	typedID := untypedID | int(d)

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package listeners opens what a server accepts on: the sockets that systemd passed, or
-// those that its user named.
+// Package listeners opens the sockets of a server: those that systemd passed, or those that
+// the user named.
 package listeners
 
 import (
@@ -21,19 +21,19 @@ const (
 	nameDraft  = "wcache-draft"
 )
 
-// ErrNone is the error of [Open] where nobody passed or named a socket.
+// ErrNone is the error of [Open] if systemd passed no socket and the user named none.
 var ErrNone = errors.New("open sockets: no socket was passed")
 
-// Opened is what a server starts with.
+// Opened holds the descriptors that a server starts with.
 type Opened struct {
-	Listeners []daemon.Listener // that of the instance's own path first
+	Listeners []daemon.Listener // the instance's own socket first
 	Kept      []daemon.Kept     // what an earlier process has left in the fd store
 }
 
-// Open opens sockets at the absolute paths listen, for target models, and draft, for
-// draft models; without any it takes those that systemd passed. A control socket comes
-// beside the first. The server closes the listeners and takes what was kept; Release is
-// to be called after that.
+// Open opens sockets at the absolute paths listen, for target models, and draft, for draft
+// models; without any it takes the sockets that systemd passed. It adds a control socket
+// beside the first. The server closes the listeners and takes the kept descriptors; the
+// caller calls Release after that.
 func Open(listen, draft []string) (*Opened, error) {
 	in := new(Opened)
 	if err := in.all(listen, draft); err != nil {
@@ -49,7 +49,8 @@ func Open(listen, draft []string) (*Opened, error) {
 	return in, nil
 }
 
-// Release gives up the paths. A file that can't be removed is replaced by the next one.
+// Release removes the files of the sockets and releases their locks. The next daemon
+// replaces files that can't be removed.
 func (o *Opened) Release() {
 	for _, l := range o.Listeners {
 		if l.Claim != nil {
@@ -89,9 +90,9 @@ func (o *Opened) bind(path string, role daemon.Role) error {
 	return nil
 }
 
-// passed takes what came in LISTEN_FDS: sockets by their names, and all else as
-// what an earlier process has left in the fd store. Whoever passes no names, as
-// systemd-socket-activate does unless it is told to, passes sockets only.
+// passed takes the descriptors of LISTEN_FDS: sockets by their names, and all others as
+// descriptors that an earlier process left in the fd store. Without names, as
+// systemd-socket-activate passes them by default, all are sockets for target models.
 func (o *Opened) passed() error {
 	files, err := activation.Files()
 	if err != nil {
@@ -114,8 +115,8 @@ func (o *Opened) passed() error {
 	if err != nil {
 		return err
 	}
-	// The manager passes the sockets of several units in any order, and the
-	// control socket is found by the name of the target's.
+	// The service manager passes the sockets of several units in any order, and the path of
+	// the control socket follows from the path of the first one.
 	slices.SortStableFunc(o.Listeners, func(a, b daemon.Listener) int {
 		return order(a.Role) - order(b.Role)
 	})

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ends waits for the end of processes that were given handles. A process maps memory
-// until it ends, whatever it says, so its end is what frees an entry. Safe for
+// Ends waits for the end of processes that got handles. A process may keep memory mapped
+// until it ends, also after it has sent release, so only its end frees an entry. Safe for
 // concurrent use.
 type Ends struct {
-	gone func(pid int) // called once for each process, when it has ended
+	gone func(pid int) // called once per process, when it has ended
 	wait sync.WaitGroup
 
 	mu     sync.Mutex
@@ -24,20 +24,21 @@ type Ends struct {
 	fds    map[int]*os.File // pidfds by pid
 }
 
-// NewEnds has gone called once for each watched process, when it has ended. The caller
-// closes what it is given.
+// NewEnds makes an Ends that calls gone once per watched process, when it has ended. The
+// caller closes it.
 func NewEnds(gone func(pid int)) *Ends {
 	return &Ends{gone: gone, fds: make(map[int]*os.File)}
 }
 
-// Watch begins to wait for a process, unless that is done already.
+// Watch begins to wait for a process, unless it already does. The error is that of
+// pidfd_open(2), for example if the process has ended.
 func (e *Ends) Watch(pid int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.fds[pid] != nil {
 		return nil
 	}
-	// Non-blocking, so that Go's poller does the waiting and no thread.
+	// Non-blocking, so that Go's poller waits, and not a thread.
 	n, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("watch process %d: %w", pid, err)
@@ -58,7 +59,7 @@ func (e *Ends) Watch(pid int) error {
 		delete(e.fds, pid)
 		closed := e.closed
 		e.mu.Unlock()
-		_ = f.Close() // again, if close has done it
+		_ = f.Close() // Close may have closed it before
 		if err == nil && !closed {
 			e.gone(pid)
 		}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package peer is the process at the other end of a connection: who it is, whether it
-// could fetch a descriptor of this process, and when it ends.
+// Package peer describes the process at the other end of a connection: its pid and user,
+// whether it can fetch descriptors of this process, and when it ends.
 package peer
 
 import (
@@ -20,14 +20,15 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// Process is a process that has connected. Its number may be another's once it has ended.
+// Process is a process that has connected. After its end the kernel may give its pid to
+// another process.
 type Process struct {
-	PID int // 0: of a pid namespace that this one can't see into
+	PID int // 0: it is in a pid namespace that this process can't see
 	UID int
 	GID int
 }
 
-// Of asks the kernel who connected.
+// Of asks the kernel which process connected.
 func Of(conn *net.UnixConn) (Process, error) {
 	cred, err := fd.Peer(conn)
 	if err != nil {
@@ -36,10 +37,10 @@ func Of(conn *net.UnixConn) (Process, error) {
 	return Process{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}, nil
 }
 
-// Barrier says what is known to keep the process from taking descriptors of this
-// one, and what to do about it; "" for nothing. In another pid namespace this
-// process's number means another process or none, and the rest is what ptrace(2)
-// demands of whoever looks into a process.
+// Barrier says what keeps the process from taking descriptors of this one, and what to do
+// about it; "" if nothing is known to. In another pid namespace the pid of this process
+// has no meaning, or another one; the other barriers are the conditions of ptrace(2) for
+// access to a process.
 func (p Process) Barrier() (what, mend string) {
 	together, known := p.Shares("pid")
 	if p.PID == 0 || known && !together {
@@ -68,8 +69,8 @@ func (p Process) Barrier() (what, mend string) {
 		// The kernel lets a process take descriptors only from one with its own groups. Start both
 		// as the same group, without newgrp(1), or set `handles` as the message says.
 		return fmt.Sprintf("is of group %d and this process of %d, so that", p.GID, os.Getegid()), "start both as the same group, without newgrp"
-	// The user who made the namespace of a container may do all in it from outside,
-	// and is one who can't be looked at from here.
+	// The user who made the user namespace of a container has all rights in it from
+	// outside; Shares doesn't know about such a process, so it isn't refused.
 	case known && err == nil && ours&^theirs != 0:
 		//diag barred
 		// The kernel lets a process take descriptors only from one without further capabilities.
@@ -79,8 +80,8 @@ func (p Process) Barrier() (what, mend string) {
 	return "", ""
 }
 
-// Shares reports whether the process is in this one's namespace of a kind. That isn't
-// known of one that has ended or doesn't let itself be looked at.
+// Shares reports whether the process is in this one's namespace of a kind, such as "pid".
+// Known is false if the process has ended or /proc denies access to it.
 func (p Process) Shares(kind string) (shared, known bool) {
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.PID, kind))
 	if err != nil {
@@ -90,7 +91,7 @@ func (p Process) Shares(kind string) (shared, known bool) {
 	return ours == theirs, err == nil
 }
 
-// capabilities are those that a process may use, a bit each.
+// capabilities gives the permitted capabilities of a process, one bit per capability.
 func capabilities(pid int) (uint64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -105,7 +106,7 @@ func parseCapabilities(status string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 }
 
-// Name is the process's own name, "" if it has ended.
+// Name is the process's name in /proc/PID/comm, "" if it has ended.
 func (p Process) Name() string {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID))
 	if err != nil {
@@ -128,15 +129,15 @@ func StartTime(pid int) (uint64, error) {
 	return start, nil
 }
 
-// Began is when the process started, by the clock, and at most a tick earlier; zero if
-// that can't be told.
+// Began is the wall clock time at which the process started, or up to a tick earlier; zero
+// if it isn't known.
 func (p Process) Began() time.Time {
 	ticks, err := StartTime(p.PID)
 	var up unix.Timespec
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}
 	}
-	const tick = time.Second / 100 // USER_HZ, which is the same on all that Go runs on
+	const tick = time.Second / 100 // USER_HZ, the same on all platforms of Go
 	return time.Now().Add(time.Duration(ticks)*tick - time.Duration(up.Nano()))
 }
 
@@ -148,7 +149,7 @@ func parseStart(stat []byte) (uint64, error) {
 	return strconv.ParseUint(rest[19], 10, 64)
 }
 
-// Describe is how a message names a process.
+// Describe names a process in a message.
 func Describe(pid int) string {
 	if name := (Process{PID: pid}).Name(); name != "" {
 		return fmt.Sprintf("process %d (%s)", pid, name)

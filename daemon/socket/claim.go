@@ -15,37 +15,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is what this process has of a socket's path: the lock that says so to others, and
-// the files there that are its own. Anybody of the same user can remove or replace them
-// while it runs, as can what clears old files from /tmp; Check notices, and makes anew what
-// this process made. It is safe for concurrent use.
+// Claim holds the path of a socket for this process: the lock, which other daemons see, and
+// the socket's files. Any process of the same user can remove or replace the files, and so
+// can a cleaner of /tmp; Check notices that, and makes the files of this process anew. It
+// is safe for concurrent use.
 //
-// Files are known by their inodes, of which a descriptor is kept: none of these numbers is
-// given to another file meanwhile.
+// A Claim knows files by their inodes, and keeps a descriptor of each, so that the file
+// system can't give the inode's number to another file.
 type Claim struct {
 	path string
 
 	mu    sync.Mutex
-	bound bool     // the socket was made here, and not by a service manager
-	lock  *os.File // holds the lock, nil: another process does, or it could not be looked for
-	dir   *os.File // holds a shared lock on the directory, nil: that has failed
+	bound bool     // this process made the socket, and not a service manager
+	lock  *os.File // holds the lock, nil: another process holds it, or locking failed
+	dir   *os.File // holds a shared lock on the directory, nil: locking failed
 	file  *os.File // the socket's file, nil: not known
 }
 
-// NewClaim takes the lock of a socket that a service manager has made. Where another
-// process has it there is a claim all the same, whose Check says who: engines may reach
-// the other one. The caller closes it.
+// NewClaim takes the lock of a socket that a service manager has made. If another process
+// has the lock, the error of Check names that process, since engines may reach it instead.
+// The caller closes the claim.
 func NewClaim(socket string) *Claim {
 	c := &Claim{path: socket}
-	c.lock, _ = takeLock(socket) // Check says why not
+	c.lock, _ = takeLock(socket) // Check tries again and gives the error
 	c.keepDir()
 	c.file, _ = pinned(socket)
 	return c
 }
 
-// Check looks whether all is there still. Of a socket that was made here, and whose file or
-// directory was removed, it gives a new one, which the caller owns; the one before reaches
-// nobody any more. The error is what engines or people meet that can't be mended here.
+// Check checks that the files are still there. If this process made the socket, and its
+// file or directory was removed, Check makes a new socket, which the caller owns and has to
+// serve: clients can't reach the earlier one. Otherwise the listener is nil. The error is a
+// problem that Check can't repair, and that may keep engines from reaching this process.
 func (c *Claim) Check() (*net.UnixListener, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,16 +70,16 @@ func (c *Claim) Check() (*net.UnixListener, error) {
 	l, err := bind(c.path)
 	if err != nil {
 		//diag serving PATH REASON
-		// The file of a socket that the daemon made was removed, and can't be made again for the
-		// given reason. Mend it; the daemon tries again.
+		// The file of a socket that the daemon made was removed, and the daemon can't make it again
+		// for the given reason. Mend it; the daemon tries again.
 		return nil, fmt.Errorf("keep socket %q: %w", c.path, err)
 	}
 	c.own(l)
 	return l, nil
 }
 
-// prepare makes the directory of a socket that was made here, and says what became of the
-// file of another, which is the manager's to make.
+// prepare makes the directory of a socket of this process. For a socket of a service
+// manager it checks the file, which only the manager can make.
 func (c *Claim) prepare() error {
 	if c.bound {
 		if err := privateDir(filepath.Dir(c.path)); err != nil {
@@ -94,7 +95,7 @@ func (c *Claim) prepare() error {
 		//diag serving
 		// The file of a socket that belongs to the service manager was removed. Restart the socket
 		// unit, which makes it again.
-		return &Unreachable{c.path, "was removed, and engines reach nobody there"}
+		return &Unreachable{c.path, "was removed, so engines can't reach the daemon"}
 	case err != nil:
 		return fmt.Errorf("look at socket: %w", err)
 	case c.file == nil: // it was not there before
@@ -104,7 +105,7 @@ func (c *Claim) prepare() error {
 	//diag serving
 	// Another program has made its own socket at the path of the service manager's. End that
 	// program, and restart the socket unit.
-	return &Unreachable{c.path, "was replaced by another one, which engines reach"}
+	return &Unreachable{c.path, "was replaced by another socket, which engines reach instead"}
 }
 
 // Unreachable is the error for a socket of a service manager that has lost its file. Only
@@ -115,17 +116,17 @@ type Unreachable struct{ Socket, How string }
 
 func (e *Unreachable) Error() string { return fmt.Sprintf("socket %s %s", e.Socket, e.How) }
 
-// own takes note of a socket's file that was made here.
+// own notes the file of a socket that this process made.
 func (c *Claim) own(l *net.UnixListener) {
-	l.SetUnlinkOnClose(false) // by its name, whoever's it is by then
+	l.SetUnlinkOnClose(false) // it would remove the name, which may be another socket's by then
 	release(&c.file)
 	c.file, _ = pinned(c.path)
 	c.bound = true
 }
 
-// Close removes the socket's file, if it was made here and is there still, and gives the
-// lock up. The listener is to be closed before. While a Check hangs, of a file system that
-// doesn't answer, nothing is done: the end of the process gives the lock up.
+// Close removes the socket's file, if this process made it and it is still there, and
+// releases the lock. The caller closes the listener before. While a Check hangs, because a
+// file system doesn't answer, Close does nothing: the end of the process releases the lock.
 func (c *Claim) Close() error {
 	if !c.mu.TryLock() {
 		return nil
@@ -133,7 +134,7 @@ func (c *Claim) Close() error {
 	defer c.mu.Unlock()
 	var err error
 	if c.bound && same(c.lock, c.path+lockEnding) && same(c.file, c.path) {
-		err = os.Remove(c.path) // nobody else makes one while the lock is held
+		err = os.Remove(c.path) // while the lock is held, no other daemon makes one
 	}
 	release(&c.file)
 	release(&c.lock)
@@ -141,9 +142,9 @@ func (c *Claim) Close() error {
 	return err
 }
 
-// keepDir takes a lock on the directory that any number of processes may have. As long as
-// one has it, systemd-tmpfiles(8) leaves what is in there alone, however old it is; see
-// tmpfiles.d(5). Locks of files count from systemd 254 on only.
+// keepDir takes a shared lock on the directory. While a process holds it,
+// systemd-tmpfiles(8) doesn't remove old files in the directory; see tmpfiles.d(5). Locks
+// on the files themselves would have that effect only from systemd 254 on.
 func (c *Claim) keepDir() {
 	release(&c.dir)
 	dir := filepath.Dir(c.path)
@@ -151,13 +152,13 @@ func (c *Claim) keepDir() {
 	if err != nil {
 		return
 	}
-	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil { // by one who looks through it, and tries again later
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil { // systemd-tmpfiles is at work there; Check tries again
 		release(&f)
 	}
 	c.dir = f
 }
 
-// pinned opens the file of a socket without connecting to it.
+// pinned opens the file of a socket by O_PATH, without connecting.
 func pinned(path string) (*os.File, error) {
 	n, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -166,7 +167,7 @@ func pinned(path string) (*os.File, error) {
 	return os.NewFile(uintptr(n), path), nil
 }
 
-// same reports whether an open file is what a path leads to.
+// same reports whether a path leads to an open file.
 func same(f *os.File, path string) bool {
 	if f == nil {
 		return false

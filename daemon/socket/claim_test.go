@@ -107,7 +107,7 @@ func TestClaimSays(t *testing.T) {
 		{"a file is there", func(t *testing.T, path string) func() {
 			do(t, os.Remove(path), os.WriteFile(path, nil, 0o600))
 			return func() { do(t, os.Remove(path)) }
-		}, `keep socket "DIR/s.sock": there is a file that is no socket: remove it`},
+		}, `keep socket "DIR/s.sock": there is a file that isn't a socket: remove it`},
 		{"another process's socket is there", func(t *testing.T, path string) func() {
 			do(t, os.Remove(path))
 			other := listenPlain(t, path)
@@ -172,13 +172,13 @@ func TestClaimOfAManager(t *testing.T) {
 		t.Error("another one got it")
 	}
 	do(t, os.Rename(path, path+".away"))
-	says("the socket is gone", "socket "+path+" was removed, and engines reach nobody there")
+	says("the socket is gone", "socket "+path+" was removed, so engines can't reach the daemon")
 	stale(t, path)
-	says("another one is there", "socket "+path+" was replaced by another one, which engines reach")
+	says("another one is there", "socket "+path+" was replaced by another socket, which engines reach instead")
 	do(t, os.Rename(path+".away", path))
 	says("it is back", "")
 	do(t, os.RemoveAll(dir))
-	says("the folder is gone", "socket "+path+" was removed, and engines reach nobody there")
+	says("the folder is gone", "socket "+path+" was removed, so engines can't reach the daemon")
 }
 
 // Another process has the lock from the start: engines may reach that one.
@@ -213,8 +213,7 @@ func TestClaimEnds(t *testing.T) {
 	}
 }
 
-// A daemon whose socket and lock were removed is there all the same: no second one starts
-// beside it, T3.
+// A daemon whose socket and lock were removed still counts: no second one starts on its path, T3.
 func TestListenBesideAnOrphan(t *testing.T) {
 	path := filepath.Join(private(t), "s.sock")
 	p := another(t, "listen", path)

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package socket binds sockets on the paths where engines look, and keeps them: beside
-// vLLM's own lock, in a directory that no other user reaches, and made anew when their
-// files are removed.
+// Package socket binds sockets on the paths where engines look for them, and guards them:
+// with the lock file that vLLM's own daemon uses, in a directory that other users can't
+// enter, and by making removed files anew.
 package socket
 
 import (
@@ -26,9 +26,9 @@ import (
 // maxPath is the longest path of a Unix socket: sizeof(sun_path) less its NUL.
 const maxPath = 107
 
-// Listen binds a socket that only this user reaches. It makes the directory if
-// there is none, and refuses one, or anything at the socket's path, that another
-// user could have planted. A socket that nobody serves is replaced.
+// Listen binds a socket that only this user can reach. It makes a missing directory. It
+// refuses a directory, or a file at the socket's path, that another user could have
+// planted. It replaces a socket that no process serves.
 //
 // The caller owns the listener and the claim, and closes both, the claim last.
 func Listen(path string) (*net.UnixListener, *Claim, error) {
@@ -39,8 +39,8 @@ func Listen(path string) (*net.UnixListener, *Claim, error) {
 	}
 	if err := privateDir(filepath.Dir(path)); err != nil {
 		//diag starting PATH REASON
-		// The daemon can't make this socket, for a reason that follows; "Paths of sockets" explains
-		// those of wcache. Correct the path or what is there.
+		// The daemon can't make this socket, for the reason that follows; "Paths of sockets"
+		// explains it if it is one of wcache's. Correct the path, or the file or directory there.
 		return nil, nil, fmt.Errorf("listen on %q: %w", path, err)
 	}
 	lock, err := takeLock(path)
@@ -57,8 +57,8 @@ func Listen(path string) (*net.UnixListener, *Claim, error) {
 	return l, c, nil
 }
 
-// privateDir makes a directory of mode 0700, or checks one that is there in the
-// way that vLLM's client checks it before it connects.
+// privateDir makes a directory of mode 0700. It checks an existing one as vLLM's client
+// does before it connects.
 func privateDir(dir string) error {
 	st, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,14 +75,14 @@ func privateDir(dir string) error {
 		//diag listen PATH
 		// Engines refuse a link, as another user could have planted it. Remove it, or name the
 		// directory that it leads to.
-		return fmt.Errorf("check directory %s: is a link, which engines refuse: remove it, or name what it leads to", dir)
+		return fmt.Errorf("check directory %s: is a link, which engines refuse: remove it, or name the directory that it leads to", dir)
 	case !st.IsDir():
 		//diag listen PATH
 		// A file has the name of the directory. Choose another path, or remove the file.
-		return fmt.Errorf("check directory %s: is no directory: choose another", dir)
+		return fmt.Errorf("check directory %s: is not a directory: choose another", dir)
 	case owner(st) != os.Getuid():
 		//diag listen PATH NUMBER NUMBER
-		// Another user has made the directory, as may happen in `/tmp`. Choose another directory.
+		// Another user has made the directory, which can happen in `/tmp`. Choose another directory.
 		return fmt.Errorf("check directory %s: belongs to uid %d, not to uid %d: choose another", dir, owner(st), os.Getuid())
 	case st.Mode().Perm()&0o077 != 0:
 		//diag listen PATH MODE
@@ -97,18 +97,18 @@ func owner(st fs.FileInfo) int {
 	return int(st.Sys().(*syscall.Stat_t).Uid) // what os.Lstat gives on Linux
 }
 
-// lockEnding is that of the file that vLLM's own daemon locks for its life.
+// lockEnding ends the name of the file that vLLM's own daemon locks while it runs.
 const lockEnding = ".lock"
 
-// takeLock takes that lock, so that the two daemons never serve one path together. The
-// caller owns the file, which is the lock.
+// takeLock takes vLLM's lock, so that two daemons, wcache's or vLLM's, never serve the same
+// path. The caller owns the file; its close releases the lock.
 func takeLock(socket string) (*os.File, error) {
 	for {
 		f, err := tryLock(socket)
 		if err != nil || same(f, socket+lockEnding) {
 			return f, err
 		}
-		// Removed since it was opened: others lock another file.
+		// The file was removed after tryLock opened it: other daemons would lock a new file.
 		if err := f.Close(); err != nil {
 			return nil, fmt.Errorf("lock socket %q: %w", socket, err)
 		}
@@ -150,7 +150,7 @@ func holder(f *os.File) string {
 		return "another process"
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	for range 3 { // the kernel leaves lines out while others lock and unlock
+	for range 3 { // the kernel leaves lines out while other processes lock and unlock
 		locks, err := os.ReadFile("/proc/locks")
 		if err != nil {
 			break
@@ -171,7 +171,7 @@ func bind(path string) (*net.UnixListener, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		if by, ok := orphaned(path); ok {
 			//diag listen PROCESS
-			// A daemon listens on this path whose socket and lock files were removed; it makes them
+			// The daemon that listens on this path has lost its socket and lock files; it makes them
 			// again within seconds. Wait for it, or end it, which frees the weights that it holds.
 			return nil, fmt.Errorf("%s listens on it, and its file was removed: wait until it makes it again, or end it, which frees what it holds", by)
 		}
@@ -179,13 +179,13 @@ func bind(path string) (*net.UnixListener, error) {
 		return nil, err
 	case st.Mode().Type() == fs.ModeSymlink:
 		//diag listen
-		// The socket's own path is a symbolic link, which another user could have planted. Remove
+		// A symbolic link, which another user could have planted, has the path of the socket. Remove
 		// it.
 		return nil, errors.New("there is a link, which engines refuse: remove it")
 	case st.Mode().Type() != fs.ModeSocket:
 		//diag listen
-		// Another kind of file has the socket's own path. Remove it, or choose another path.
-		return nil, errors.New("there is a file that is no socket: remove it")
+		// A file that is not a socket has the path of the socket. Remove it, or choose another path.
+		return nil, errors.New("there is a file that isn't a socket: remove it")
 	case owner(st) != os.Getuid():
 		//diag listen NUMBER NUMBER
 		// The socket at this path belongs to another user. Have that user remove it, or choose
@@ -202,9 +202,9 @@ func bind(path string) (*net.UnixListener, error) {
 			return nil, err
 		}
 	}
-	// unix(7): bind makes the file with the mode that the socket has, less the
-	// umask. A chmod afterwards would leave it open to others in between, and a
-	// umask is the whole process's.
+	// unix(7): bind makes the file with the mode of the socket, less the umask. With a
+	// chmod after bind, other users could connect before it; a change of the umask would
+	// affect the whole process.
 	var modeErr error
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		err := c.Control(func(fd uintptr) { modeErr = unix.Fchmod(int(fd), 0o600) })
@@ -217,11 +217,11 @@ func bind(path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil // what "unix" gives
 }
 
-// served reports whether somebody listens on a socket, and who.
+// served reports whether a process listens on a socket, and names it.
 func served(path string) (by string, ok bool) {
 	c, err := net.Dial("unix", path)
 	if err != nil {
-		// A queue that is full is somebody's.
+		// EAGAIN: a process listens, and its queue is full.
 		return "another process", errors.Is(err, unix.EAGAIN)
 	}
 	defer func() { _ = c.Close() }()

@@ -34,15 +34,15 @@ func TestListenRefuses(t *testing.T) {
 		{"symlinked directory", func(t *testing.T, dir string) string {
 			do(t, os.Mkdir(dir+"/real", 0o700), os.Symlink("real", dir+"/d"))
 			return dir + "/d/s.sock"
-		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name what it leads to`},
+		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name the directory that it leads to`},
 		{"symlink to nothing for a directory", func(t *testing.T, dir string) string {
 			do(t, os.Symlink("none", dir+"/d"))
 			return dir + "/d/s.sock"
-		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name what it leads to`},
+		}, `listen on "DIR/d/s.sock": check directory DIR/d: is a link, which engines refuse: remove it, or name the directory that it leads to`},
 		{"file for a directory", func(t *testing.T, dir string) string {
 			do(t, os.WriteFile(dir+"/d", nil, 0o600))
 			return dir + "/d/s.sock"
-		}, `listen on "DIR/d/s.sock": check directory DIR/d: is no directory: choose another`},
+		}, `listen on "DIR/d/s.sock": check directory DIR/d: is not a directory: choose another`},
 		{"another's directory", func(t *testing.T, dir string) string {
 			asRoot(t)
 			do(t, os.Mkdir(dir+"/d", 0o700), os.Chown(dir+"/d", 65534, 65534))
@@ -51,7 +51,7 @@ func TestListenRefuses(t *testing.T) {
 		{"file for a socket", func(t *testing.T, dir string) string {
 			do(t, os.WriteFile(dir+"/s.sock", nil, 0o600))
 			return dir + "/s.sock"
-		}, `listen on "DIR/s.sock": there is a file that is no socket: remove it`},
+		}, `listen on "DIR/s.sock": there is a file that isn't a socket: remove it`},
 		{"symlinked socket", func(t *testing.T, dir string) string {
 			listenPlain(t, dir+"/real.sock")
 			do(t, os.Symlink("real.sock", dir+"/s.sock"))
@@ -96,8 +96,8 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-// The socket is never wider than 0600, and its directory never wider than 0700,
-// whatever the umask is: what bind makes is looked at by one who runs beside it.
+// The mode of the socket is never wider than 0600, and of its directory never wider than 0700, with
+// any umask: another goroutine watches the mode during bind.
 func TestListenMode(t *testing.T) {
 	old := unix.Umask(0)
 	defer unix.Umask(old)
@@ -140,7 +140,7 @@ func TestListenMode(t *testing.T) {
 	}
 }
 
-// The second of two is told who the first is, and takes nothing from it.
+// The error of a second Listen names the first process, and the first goes on.
 func TestListenTwice(t *testing.T) {
 	path := filepath.Join(private(t), "s.sock")
 	l, lock, err := Listen(path)

@@ -13,9 +13,10 @@ import (
 	"github.com/wcache/wcache/daemon/peer"
 )
 
-// orphaned names another process that listens on a socket whose file was removed, its lock
-// with it: nothing on the disk says any more that the path is taken. It finds those of this
-// user, as far as /proc shows them; in another mount namespace the path is another one.
+// orphaned names another process that listens on a socket whose file and lock were removed,
+// so that the file system doesn't show that the path is taken. It finds processes of this
+// user that /proc shows, in this mount namespace: in another one the path means another
+// file.
 func orphaned(path string) (by string, ok bool) {
 	inodes := listening(path)
 	if len(inodes) == 0 {
@@ -38,9 +39,9 @@ func orphaned(path string) (by string, ok bool) {
 	return "", false
 }
 
-// listening gives the sockets that are listened on under a name, as /proc/PID/fd has them.
-// The list has lines of Num RefCount Protocol Flags Type St Inode Path; flags are
-// __SO_ACCEPTCON of include/uapi/linux/net.h or nothing.
+// listening gives the sockets that listen on a path, in the form of the links in
+// /proc/PID/fd. Each line of /proc/net/unix has Num RefCount Protocol Flags Type St Inode
+// Path; flags are __SO_ACCEPTCON of include/uapi/linux/net.h or 0.
 func listening(path string) map[string]bool {
 	const accepting = "00010000"
 	list, err := os.ReadFile("/proc/net/unix")

@@ -19,8 +19,8 @@ type buffer struct {
 
 	mu      sync.Mutex
 	spent   bool
-	writers int   // that are open
-	failed  error // of a writer: some bytes may not have arrived
+	writers int   // number of open writers
+	failed  error // a writer's error: some bytes may not have arrived
 }
 
 func (b *buffer) Bytes() int64 { return b.region.bytes }
@@ -32,8 +32,8 @@ func (b *buffer) Writer() (device.Writer, error) {
 		return nil, fmt.Errorf("open writer: %w", errSpent)
 	}
 	d := b.region.d
-	// The driver keeps something for each thread that calls it. A writer that moved
-	// about would leave that on all of Go's.
+	// The driver keeps data for each thread that calls it. A writer that changed threads
+	// would leave such data on all threads of Go.
 	runtime.LockOSThread()
 	s, err := d.driver.newStream(d.ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *buffer) Writer() (device.Writer, error) {
 	return &writer{b: b, driver: d.driver, ctx: d.ctx, stream: s, ring: make([]piece, d.options.Ring)}, nil
 }
 
-// Seal can't keep others from writing to the memory: the driver has no such right.
+// Seal can't make the memory read-only for engines: the driver has no such access right.
 func (b *buffer) Seal() (device.Segment, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,20 +1,19 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package cuda is the device of NVIDIA's GPUs, over the CUDA driver API's virtual
-// memory management: a segment is memory of cuMemCreate, exported as a file
-// descriptor, which lives as long as anyone holds that, whether the holder uses
-// CUDA or not.
+// Package cuda is the device for NVIDIA's GPUs. It uses the virtual memory management of the
+// CUDA driver API: a segment is memory of cuMemCreate, exported as a file descriptor. It lives
+// as long as any process has the descriptor, whether that process uses CUDA or not.
 //
-// Where memory can't be a descriptor, or engines can't take one, a [Keeper] holds it,
-// on an AMD GPU too, by HIP.
+// If memory can't be exported, or engines can't take a descriptor, a [Keeper] keeps the
+// memory; on an AMD GPU always, by HIP.
 //
-// Only a loader child uses it. The driver is loaded when a device is opened and
-// nothing is linked, so that the program starts, and its tests run, on machines
-// without one; there [Open] fails with a [NoDriver].
+// Only a loader child uses this package. It loads the driver when a device is opened and links
+// nothing, so that the program starts, and its tests run, on machines without a driver; there
+// [Open] fails with a [NoDriver].
 //
-// The first use of a GPU costs 0.1 to 0.3 s and some hundred MiB of its memory
-// for a context, all of which goes with the process.
+// The first use of a GPU takes 0.1 to 0.3 s, and a context takes some hundred MiB of its
+// memory until the process ends.
 package cuda
 
 import (
@@ -25,32 +24,31 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// Options tune a device. The zero value is right for all use but tests and
-// measurements.
+// Options tune a device. Only tests and measurements need more than the zero value.
 type Options struct {
-	Library    string // the driver, a name for dlopen(3); empty: libcuda.so.1, or that of ROCm
+	Library    string // the driver, a name for dlopen(3); empty: libcuda.so.1, or ROCm's library
 	BlockBytes int    // size of a piece of staging, at least device.MinBlock; 0: 4 MiB
-	Ring       int    // pieces of staging a writer, at least 2; 0: 2
+	Ring       int    // pieces of staging per writer, at least 2; 0: 2
 }
 
-// What options are by default: a writer reads a file into one piece while the
-// other is copied, and pieces are as large as a copy needs to be for the speed of
-// the bus. Eight writers of this kind reach 50 of a PCIe 5.0 link's 55 GB/s.
+// Default options: a writer reads a file into one piece while the GPU copies the other, and
+// pieces are large enough for copies at the speed of the bus. Eight such writers reach 50 of a
+// PCIe 5.0 link's 55 GB/s.
 const (
 	defaultLibrary = "libcuda.so.1"
 	defaultBlock   = 4 << 20
 	defaultRing    = 2
 )
 
-// contextBytes is about what a context takes of a GPU's memory; the driver doesn't
-// say how much it missed.
+// contextBytes is roughly the GPU memory of a context. The driver doesn't say how much memory
+// it lacked.
 const contextBytes = 512 << 20
 
 const visibleDevices = "CUDA_VISIBLE_DEVICES"
 
-// Env is what the environment of a process that opens this GPU should have, as
-// os/exec takes it: it shows the driver that GPU alone, whatever the order and the
-// choice of GPUs that are inherited, and spares the setting up of all others.
+// Env gives the variables, in the form of os/exec, for the environment of a process that opens
+// this GPU. With them the driver shows only this GPU, in spite of inherited variables, and
+// doesn't set up the others.
 func Env(uuid string) []string { return []string{visibleDevices + "=" + uuid} }
 
 var errClosed = errors.New("the device is closed")
@@ -59,7 +57,7 @@ var errClosed = errors.New("the device is closed")
 type Device struct {
 	driver  *driver
 	gpu     gpu
-	ctx     cuContext // the primary one
+	ctx     cuContext // the primary context
 	grain   int64     // bytes
 	options Options
 
@@ -67,9 +65,9 @@ type Device struct {
 	closed bool
 }
 
-// Open opens the GPU of that name: a uuid such as NVML gives it (GPU-…, MIG-…),
-// enough of its beginning to be the only one, or a number in PCI order, which is
-// refused while CUDA_VISIBLE_DEVICES changes what numbers mean.
+// Open opens the GPU of the given name: a uuid in NVML's form (GPU-…, MIG-…), a unique prefix
+// of one, or a number in PCI order. It refuses numbers while CUDA_VISIBLE_DEVICES changes
+// their meaning.
 //
 // Errors are a [NoDriver], a [NotFound], a [NoExport], or a call's [Error].
 func Open(name string, o Options) (*Device, error) {
@@ -117,7 +115,7 @@ func choose(name string, o Options, load func(library string) (*driver, error), 
 	return &Device{driver: driver, gpu: g, options: o}, nil
 }
 
-// enter makes the context that nearly all calls need.
+// enter makes the context, which nearly all calls need.
 func (d *Device) enter() (err error) {
 	if d.ctx, err = d.driver.retain(d.gpu.device); errors.Is(err, OutOfMemory) {
 		err = &device.NoMemory{Want: contextBytes}
@@ -132,13 +130,13 @@ func (d *Device) wrap(verb string, err error) error {
 	return fmt.Errorf("%s GPU %s: %w", verb, d.gpu.uuid, err)
 }
 
-// UUID is the name that NVML gives the device; of AMD's, its place on the PCI bus.
+// UUID is the device's uuid in NVML's form; for AMD's GPUs, the address on the PCI bus.
 func (d *Device) UUID() string { return d.gpu.uuid }
 
 // Granularity is 2 MiB on all GPUs so far.
 func (d *Device) Granularity() int64 { return d.grain }
 
-// Free is what the driver says is free now. Other processes may take it.
+// Free is how many bytes the driver reports as free now. Other processes may take them.
 func (d *Device) Free() (int64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -159,7 +157,7 @@ func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
 	})
 }
 
-// alloc makes a buffer of what place gives for a whole number of grains.
+// alloc makes a buffer from the region that place gives for a whole number of grains.
 func (d *Device) alloc(bytes int64, place func(int64) (*region, error)) (device.Buffer, error) {
 	if bytes <= 0 {
 		return nil, d.wrap("allocate memory of", fmt.Errorf("%d bytes", bytes))
@@ -182,7 +180,7 @@ func (d *Device) alloc(bytes int64, place func(int64) (*region, error)) (device.
 	return &buffer{region: r}, nil
 }
 
-// short makes a NoMemory of the driver's own error: somebody else was faster.
+// short makes a NoMemory of the driver's own error: another process took the memory first.
 func (d *Device) short(want int64, err error) error {
 	if !errors.Is(err, OutOfMemory) {
 		return err
@@ -191,8 +189,8 @@ func (d *Device) short(want int64, err error) error {
 	return &device.NoMemory{Want: want, Free: free}
 }
 
-// use counts one more user of the context, who ends by driver.release. The
-// context stays for buffers that outlive the device.
+// use counts one more user of the context, which calls driver.release at its end. Buffers
+// that outlive the device need the context.
 func (d *Device) use() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,7 +201,7 @@ func (d *Device) use() error {
 	return err
 }
 
-// Close lets the context go. Segments live on. A second Close does nothing.
+// Close releases the context. Segments live on. A second Close does nothing.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -23,13 +23,13 @@ import (
 
 type (
 	cuContext = C.CUcontext
-	cuPointer = C.CUdeviceptr // an address of the GPU's
+	cuPointer = C.CUdeviceptr // an address in the GPU's memory
 	cuHandle  = C.CUmemHandle
 	cuStream  = C.CUstream
 	cuEvent   = C.CUevent
 )
 
-// minVersion is CUDA 11.4, the first that has all calls.
+// minVersion is CUDA 11.4, the first version with all calls.
 const minVersion = 11040
 
 // driver is a loaded libcuda, or a libamdhip64. Its methods are safe for concurrent
@@ -72,7 +72,7 @@ func load(library string) (*driver, error) {
 
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
-// failed is the error of a call, given by CUDA's name, nil if it succeeded.
+// failed is the error of a call, by CUDA's name for it; nil if it succeeded.
 func (d *driver) failed(call string, r C.CUresult) error {
 	switch {
 	case r == 0:
@@ -122,12 +122,12 @@ func (d *driver) gpu(ordinal C.int) (gpu, error) {
 	if err := d.failed("cuDeviceGetUuid", C.wc_uuid(&d.c, &parent, device)); err != nil {
 		return gpu{}, err
 	}
-	// Of a MIG slice, the older call gives the uuid of the GPU that it is part of.
+	// For a MIG slice, the older call gives the uuid of the whole GPU.
 	g.uuid = formatUUID(*(*[16]byte)(unsafe.Pointer(&own)), own != parent)
 	return g, nil
 }
 
-// exports reports whether a device's memory can become a descriptor.
+// exports reports whether a device's memory can be exported as a descriptor.
 func (d *driver) exports(device int) (bool, error) {
 	for _, attribute := range []C.int{
 		C.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, C.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
@@ -204,24 +204,24 @@ func (d *driver) allow(ctx cuContext, p cuPointer, bytes int64, device int) erro
 	return d.failed("cuMemSetAccess", C.wc_set_access(&d.c, ctx, p, C.size_t(bytes), C.CUdevice(device), C.CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
 }
 
-// export makes a descriptor of memory. The caller owns it.
+// export exports memory as a descriptor. The caller owns it.
 func (d *driver) export(h cuHandle) (*fd.FD, error) {
 	n := C.int(-1)
 	if err := d.failed("cuMemExportToShareableHandle", C.wc_export(&d.c, &n, h)); err != nil {
 		return nil, err
 	}
-	unix.CloseOnExec(int(n)) // no driver promises to have done that
+	unix.CloseOnExec(int(n)) // drivers don't promise to set it
 	return fd.New(int(n))
 }
 
-// importMemory makes a handle of a descriptor, which stays the caller's.
+// importMemory makes a handle from a descriptor, which stays the caller's.
 func (d *driver) importMemory(ctx cuContext, f *fd.FD) (cuHandle, error) {
 	var h cuHandle
 	err := d.failed("cuMemImportFromShareableHandle", C.wc_import(&d.c, ctx, &h, C.int(f.Int())))
 	return h, err
 }
 
-// memAlloc makes memory that lives as long as this process does, at most.
+// memAlloc allocates memory that lives until memFree, or until this process ends.
 func (d *driver) memAlloc(ctx cuContext, bytes int64) (cuPointer, error) {
 	var p cuPointer
 	err := d.failed("cuMemAlloc", C.wc_mem_alloc(&d.c, ctx, &p, C.size_t(bytes)))
@@ -232,13 +232,13 @@ func (d *driver) memFree(ctx cuContext, p cuPointer) error {
 	return d.failed("cuMemFree", C.wc_mem_free(&d.c, ctx, p))
 }
 
-// ipcHandle is what other processes open the memory of memAlloc with.
+// ipcHandle gives the handle by which other processes open the memory of memAlloc.
 func (d *driver) ipcHandle(ctx cuContext, p cuPointer) (handle [device.HandleBytes]byte, err error) {
 	err = d.failed("cuIpcGetMemHandle", C.wc_ipc_get(&d.c, ctx, (*C.CUipcMemHandle)(unsafe.Pointer(&handle)), p))
 	return handle, err
 }
 
-// ipcOpen maps the memory of another process, which no process can do with its own.
+// ipcOpen maps the memory of another process. A process can't open its own handles.
 func (d *driver) ipcOpen(ctx cuContext, handle [device.HandleBytes]byte) (cuPointer, error) {
 	var p cuPointer
 	err := d.failed("cuIpcOpenMemHandle", C.wc_ipc_open(&d.c, ctx, &p, (*C.CUipcMemHandle)(unsafe.Pointer(&handle))))
@@ -249,7 +249,7 @@ func (d *driver) ipcClose(ctx cuContext, p cuPointer) error {
 	return d.failed("cuIpcCloseMemHandle", C.wc_ipc_close(&d.c, ctx, p))
 }
 
-// pin locks memory that Go's runtime knows nothing of, so that the GPU can fetch it.
+// pin locks memory outside of Go's heap, so that the GPU can read and write it.
 func (d *driver) pin(ctx cuContext, mem []byte) error {
 	return d.failed("cuMemHostRegister", C.wc_pin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem))))
 }
@@ -258,7 +258,7 @@ func (d *driver) unpin(ctx cuContext, mem []byte) error {
 	return d.failed("cuMemHostUnregister", C.wc_unpin(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
-// copyIn starts a copy from pinned memory, which must stay until it is done.
+// copyIn starts a copy from pinned memory, which must stay until the copy ends.
 func (d *driver) copyIn(ctx cuContext, dst cuPointer, src []byte, s cuStream) error {
 	return d.failed("cuMemcpyHtoDAsync", C.wc_copy_in(&d.c, ctx, dst, unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src)), s))
 }
@@ -267,7 +267,7 @@ func (d *driver) copyOut(ctx cuContext, dst []byte, src cuPointer) error {
 	return d.failed("cuMemcpyDtoH", C.wc_copy_out(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst))))
 }
 
-// fetch starts a copy into pinned memory, which must stay until it is done.
+// fetch starts a copy into pinned memory, which must stay until the copy ends.
 func (d *driver) fetch(ctx cuContext, dst []byte, src cuPointer, s cuStream) error {
 	return d.failed("cuMemcpyDtoHAsync", C.wc_fetch(&d.c, ctx, unsafe.Pointer(unsafe.SliceData(dst)), src, C.size_t(len(dst)), s))
 }

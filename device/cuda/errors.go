@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Error is a call of the driver that didn't succeed. It unwraps to its [Result].
+// Error is a failed call of the driver. It unwraps to its [Result].
 type Error struct {
 	Call   string // the function's name, without the version that the symbol has
 	Result Result
-	HIP    bool // the driver is AMD's
+	HIP    bool // the driver is from AMD
 }
 
 func (e *Error) Error() string {
@@ -25,12 +25,12 @@ func (e *Error) Error() string {
 // Unwrap is for errors.Is(err, OutOfMemory).
 func (e *Error) Unwrap() error { return e.Result }
 
-// NoDriver is the error of a machine without a GPU or without a driver that can
-// be used. A person can act on it, and tests skip on it.
+// NoDriver is the error of a machine without a GPU or without a usable driver. A user can fix
+// it, and tests are skipped on it.
 type NoDriver struct {
-	Library string // what was loaded, or could not be
+	Library string // the library that was loaded, or could not be
 	Err     error
-	Do      string // what a person can do about it
+	Do      string // advice: what the user can do
 }
 
 func (e *NoDriver) Error() string {
@@ -47,13 +47,13 @@ func (e *NoDriver) Error() string {
 // Unwrap is for errors.Is.
 func (e *NoDriver) Unwrap() error { return e.Err }
 
-// What to do about a NoDriver.
+// Advice for a NoDriver.
 const (
 	doInstall = "install the NVIDIA driver, or start the container with its GPUs (nvidia-container-toolkit)"
 	doUpdate  = "update the NVIDIA driver to 470 or later"
 )
 
-// whatToDo is for a driver that is there and won't start.
+// whatToDo gives the advice for a driver that exists and doesn't start.
 func whatToDo(r Result, exists func(path string) bool) string {
 	switch r {
 	case NoDevice:
@@ -74,8 +74,8 @@ func whatToDo(r Result, exists func(path string) bool) string {
 	return "nvidia-smi and the kernel's log may say more"
 }
 
-// NoExport is the error for a GPU whose memory can't be a descriptor, such as
-// some virtual ones. Engines can only be given handles that its process keeps.
+// NoExport is the error for a GPU whose memory can't be exported as a descriptor, such as some
+// virtual ones. On such a GPU only legacy handles work, see [Keeper].
 type NoExport struct{ UUID string }
 
 func (e *NoExport) Error() string {
@@ -85,11 +85,11 @@ func (e *NoExport) Error() string {
 	return fmt.Sprintf("open GPU %s: its driver can't export memory as a descriptor; handles = \"legacy\" in wcache.toml needs none", e.UUID)
 }
 
-// NotFound is the error for a name that isn't exactly one GPU's.
+// NotFound is the error for a name that fits no GPU or several.
 type NotFound struct {
 	Name string
 	Have []string // uuids of the GPUs that the driver shows, in PCI order
-	// Hidden is CUDA_VISIBLE_DEVICES if that is why a number names nothing.
+	// Hidden is CUDA_VISIBLE_DEVICES, if that is why the number isn't found.
 	Hidden string
 }
 
@@ -101,6 +101,6 @@ func (e *NotFound) Error() string {
 		return fmt.Sprintf("open GPU %q: CUDA_VISIBLE_DEVICES=%s hides GPUs, so that a number could name another one; use the uuid", e.Name, e.Hidden)
 	}
 	//diag loading NAME LIST
-	// The name fits none or several GPUs of the driver. Use the whole uuid of one of the list.
+	// The name fits no GPU of the driver, or several. Use the whole uuid of one of the list.
 	return fmt.Sprintf("open GPU %q: it names none or several of %s", e.Name, strings.Join(e.Have, ", "))
 }

@@ -15,11 +15,11 @@ import (
 // gpu is a device that the driver shows: a GPU or a MIG slice of one.
 type gpu struct {
 	device int    // CUdevice
-	uuid   string // as NVML writes it; of AMD's, the place on the PCI bus
+	uuid   string // in NVML's form; for AMD's GPUs, the address on the PCI bus
 	pci    [3]int // domain, bus and device
 }
 
-// formatUUID writes a uuid as NVML does. CUDA has no prefixes.
+// formatUUID writes a uuid in NVML's form, with a prefix, which CUDA doesn't give.
 func formatUUID(b [16]byte, slice bool) string {
 	prefix := "GPU"
 	if slice {
@@ -28,8 +28,8 @@ func formatUUID(b [16]byte, slice bool) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// parsePCI reads what the driver calls a device's place: domain, bus, device and
-// function in hexadecimal, 0000:3B:00.0.
+// parsePCI reads an address on the PCI bus: domain, bus, device and function in hexadecimal,
+// 0000:3B:00.0.
 func parsePCI(id string) (pci [3]int) {
 	id, _, _ = strings.Cut(id, ".")
 	for i, field := range strings.SplitN(id, ":", len(pci)) {
@@ -44,9 +44,8 @@ func findVisible(list []gpu, name string) (gpu, error) {
 	return find(list, name, os.Getenv(visibleDevices))
 }
 
-// find is the GPU that a name is for: a uuid, enough of one's beginning to be
-// unique, or a number in PCI order, which is nvidia-smi's. Visible is
-// CUDA_VISIBLE_DEVICES, which makes numbers mean something else.
+// find finds the GPU of a name: a uuid, a unique prefix of one, or a number in PCI order, as in
+// nvidia-smi. Visible is CUDA_VISIBLE_DEVICES, which changes the meaning of numbers.
 func find(list []gpu, name, visible string) (gpu, error) {
 	slices.SortStableFunc(list, func(a, b gpu) int { return slices.CompareFunc(a.pci[:], b.pci[:], cmp.Compare) })
 	if i, err := strconv.ParseUint(name, 10, 16); err == nil {

@@ -14,28 +14,27 @@ import (
 	"unsafe"
 )
 
-// hipLibraries are the names under which ROCm installs HIP: a development package's,
-// then one for each release that changed the library's interface.
+// hipLibraries are the names under which ROCm installs HIP: first the name in development
+// packages, then one for each version of the library's interface.
 var hipLibraries = []string{"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}
 
-// OpenHIP opens an AMD GPU by its place on the PCI bus, such as 0000:c1:00.0; its
-// uuid is another in each of ROCm's tools. Its memory is always kept.
+// OpenHIP opens an AMD GPU by its address on the PCI bus, such as 0000:c1:00.0, since ROCm's
+// tools show different uuids. Its memory is always kept by a Keeper.
 //
-// No AMD hardware has seen this: it has been tested against a library that behaves
-// as HIP is documented.
+// OpenHIP has not been tested on AMD hardware, only against a library that behaves as HIP is
+// documented.
 func OpenHIP(pci string, o Options) (*Keeper, error) {
 	return keeper(choose(pci, o, loadHIP, findPCI))
 }
 
-// What to do about a NoDriver.
+// Advice for a NoDriver.
 const (
 	hipInstall = "install ROCm's HIP runtime, or start the container with its GPUs (--device /dev/kfd --device /dev/dri)"
 	hipUpdate  = "update ROCm to 5.2 or later"
 	hipLook    = "does rocminfo list the GPU? This user has to be allowed to open /dev/kfd and /dev/dri/renderD* (groups render and video)"
 )
 
-// loadHIP loads and initializes a libamdhip64, the first that there is unless one
-// is named.
+// loadHIP loads and initializes a libamdhip64: the named one, or the first that exists.
 func loadHIP(library string) (*driver, error) {
 	names := hipLibraries
 	if library != "" {
@@ -59,7 +58,7 @@ func loadHIP(library string) (*driver, error) {
 	return nil, none
 }
 
-// openHIP loads a library; missing tells that it is there and lacks a call.
+// openHIP loads a library; missing tells that the library exists and lacks a call.
 func openHIP(library string) (d *driver, missing bool, err error) {
 	name := C.CString(library)
 	defer C.free(unsafe.Pointer(name))
@@ -72,7 +71,7 @@ func openHIP(library string) (d *driver, missing bool, err error) {
 	return d, false, nil
 }
 
-// findPCI is the GPU of a place. Parts of a partitioned GPU have one in common.
+// findPCI finds the GPU of an address. The parts of a partitioned GPU share their address.
 func findPCI(list []gpu, pci string) (gpu, error) {
 	var found []gpu
 	for _, g := range list {
@@ -96,7 +95,7 @@ func hipName(call string) string {
 	return call
 }
 
-// hipResult is a result in HIP's words.
+// hipResult is HIP's name of a result.
 func hipResult(r Result) string {
 	if name, ok := hipResults[r]; ok {
 		return name
@@ -104,8 +103,8 @@ func hipResult(r Result) string {
 	return fmt.Sprintf("HIP error %d", int32(r))
 }
 
-// hipResults is hipError_t of ROCm 6.2's hip_runtime_api.h. Those that wcache acts on
-// have CUDA's numbers.
+// hipResults is hipError_t of ROCm 6.2's hip_runtime_api.h. The results that wcache acts on
+// have the same numbers as in CUDA.
 var hipResults = map[Result]string{
 	1:   "hipErrorInvalidValue",
 	2:   "hipErrorOutOfMemory",

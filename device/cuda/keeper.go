@@ -12,18 +12,18 @@ import (
 
 var _ device.Keeper = (*Keeper)(nil)
 
-// Keeper is a GPU whose segments are memory of this process, which other processes
-// open by legacy handles (cuIpcGetMemHandle) while it lives. Its context, some
-// hundred MiB, stays on the GPU with them. It is safe for concurrent use.
+// Keeper is a GPU whose segments are memory of this process. Other processes open them by
+// legacy handles (cuIpcGetMemHandle) while this process lives. Its context, some hundred MiB,
+// stays on the GPU with the segments. It is safe for concurrent use.
 type Keeper struct {
 	*Device
 	kept sync.WaitGroup // segments
 }
 
-// keptGrain is what the driver rounds large allocations up to, in bytes.
+// keptGrain is the multiple, in bytes, to which the driver rounds large allocations up.
 const keptGrain = 2 << 20
 
-// OpenKeeper opens a GPU as [Open] does, and also one that can't export memory.
+// OpenKeeper opens a GPU as [Open] does, but also a GPU that can't export memory.
 func OpenKeeper(name string, o Options) (*Keeper, error) {
 	return keeper(choose(name, o, load, findVisible))
 }
@@ -54,7 +54,7 @@ func (k *Keeper) Alloc(bytes int64) (device.Buffer, error) {
 	})
 }
 
-// region is one that has the context in use and nothing more.
+// region allocates memory, and counts a user of the context.
 func (k *Keeper) region(bytes int64) (*region, error) {
 	if err := k.use(); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (k *Keeper) region(bytes int64) (*region, error) {
 	return &region{d: k.Device, keeper: k, bytes: bytes, used: true}, nil
 }
 
-// keep makes a segment of a region, which stays until the segment is released.
+// keep makes a segment from a region, which stays until the segment is released.
 func (r *region) keep() (device.Segment, error) {
 	handle, err := r.d.driver.ipcHandle(r.d.ctx, r.ptr)
 	if err != nil {
@@ -76,7 +76,7 @@ func (r *region) keep() (device.Segment, error) {
 	go func() {
 		<-released
 		r.keeper.kept.Done()
-		_ = r.free() // nobody is left to be told; the process's end frees it for certain
+		_ = r.free() // an error has no reader left; the end of the process frees the memory anyway
 	}()
 	return s, nil
 }
@@ -84,7 +84,7 @@ func (r *region) keep() (device.Segment, error) {
 // Wait is part of [device.Keeper].
 func (k *Keeper) Wait() { k.kept.Wait() }
 
-// Map maps a segment that another process keeps; the driver refuses one's own.
+// Map maps a segment that another process keeps; the driver refuses this process's own.
 func (k *Keeper) Map(s device.Segment) (*Mapping, error) {
 	handle, kept, err := s.Handle()
 	if err == nil && !kept {
@@ -96,7 +96,7 @@ func (k *Keeper) Map(s device.Segment) (*Mapping, error) {
 	return k.MapHandle(handle, s.Bytes)
 }
 
-// View is Map as a part of [device.Device].
+// View is Map, as part of [device.Device].
 func (k *Keeper) View(s device.Segment) (device.View, error) {
 	m, err := k.Map(s)
 	if err != nil {
@@ -105,8 +105,7 @@ func (k *Keeper) View(s device.Segment) (device.View, error) {
 	return m, nil
 }
 
-// MapHandle maps the memory of another process, of which so many bytes are to be
-// read, by its handle.
+// MapHandle maps the given number of bytes of another process's memory, by its handle.
 func (k *Keeper) MapHandle(handle [device.HandleBytes]byte, bytes int64) (*Mapping, error) {
 	r, err := k.region(bytes)
 	if err != nil {

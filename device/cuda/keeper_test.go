@@ -190,7 +190,7 @@ func startKeeper(t *testing.T, k kind, env ...string) (*exec.Cmd, device.Segment
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	return cmd, device.Whole(f, 2 << 20)
+	return cmd, device.Whole(f, 2<<20)
 }
 
 // What a process keeps is there for others until nobody holds its descriptor,

@@ -11,10 +11,9 @@ import "github.com/wcache/wcache/device"
 // attributeComputeMode is CU_DEVICE_ATTRIBUTE_COMPUTE_MODE of cuda.h.
 const attributeComputeMode = 20
 
-// Look loads the driver and asks about the GPU of that name, which is as for
-// [Open], without using it. Errors are a [NoDriver], a [NotFound], or a call's
-// [Error]. A driver that hangs keeps the caller for ever: ask in a process that
-// can be left alone.
+// Look loads the driver and asks it about a GPU, whose name is as for [Open], without making a
+// context. Errors are a [NoDriver], a [NotFound], or a call's [Error]. If the driver hangs,
+// Look never returns: call it in a child process.
 func Look(name string, o Options) (*device.CUDA, error) {
 	d, err := choose(name, o, load, findVisible)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// reader has the GPU write what is asked for into one piece of pinned staging.
+// reader has the GPU write the bytes of a Fetch into one piece of pinned staging.
 type reader struct {
 	r      *region
 	stream cuStream
 	done   cuEvent // after the last copy
 	mem    *staging
-	n      int // bytes that the last Fetch asked for, 0: it failed or there was none
+	n      int // bytes of the last Fetch, 0: it failed or there was none
 	closed bool
 }
 
@@ -60,7 +60,7 @@ func (r *reader) Fetch(off int64, n int) error {
 	case n <= 0 || n > r.MaxBlock() || off < 0 || off > r.r.bytes-int64(n):
 		return fmt.Errorf("read segment: bytes %d+%d are not in one of %d, or over %d", off, n, r.r.bytes, r.MaxBlock())
 	}
-	if wait { // nothing was made of the last one, which may be on its way yet
+	if wait { // no Bytes followed the last Fetch, whose copy may still run
 		if err := d.driver.waitEvent(d.ctx, r.done); err != nil {
 			return d.wrap("read segment of", err)
 		}
@@ -93,7 +93,7 @@ func (r *reader) Close() error {
 	r.closed = true
 	d := r.r.d
 	var errs []error
-	if r.stream != nil { // into staging that goes nothing may be on its way
+	if r.stream != nil { // no copy may run into staging that is freed
 		errs = append(errs, d.driver.waitStream(d.ctx, r.stream))
 	}
 	if r.mem != nil {

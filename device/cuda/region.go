@@ -11,20 +11,20 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// region is memory of the GPU at an address. Its fields are written by what makes it
-// and by free alone.
+// region is GPU memory that is mapped at an address. Only its makers and free write its
+// fields.
 type region struct {
 	d      *Device
-	keeper *Keeper // who keeps it once it is a segment; nil: its descriptor does
+	keeper *Keeper // keeps the memory of the segment; nil: its descriptors do
 	bytes  int64
-	pieces []cuHandle // of equal size, one behind the other; those of which free has to let go
+	pieces []cuHandle // handles of the pieces, of equal size and in order, which free has to release
 	ptr    cuPointer
 
 	used, reserved, owned, opened bool // what free has to undo
 	mapped                        int  // pieces
 }
 
-// place gets n handles from make and maps what they stand for as one range.
+// place gets n handles from make and maps their memory as one range.
 func (d *Device) place(bytes int64, n int, make func(piece int) (cuHandle, error)) (_ *region, err error) {
 	r := &region{d: d, bytes: bytes}
 	if err := d.use(); err != nil {
@@ -63,7 +63,7 @@ func (r *region) pieceBytes() int64 { return r.bytes / int64(len(r.pieces)) }
 
 func (r *region) piece(i int) cuPointer { return r.ptr + cuPointer(int64(i)*r.pieceBytes()) }
 
-// export makes a segment of a region, which ends here: the descriptors are enough.
+// export makes a segment from a region and frees the region: the descriptors keep the memory.
 func (r *region) export() (device.Segment, error) {
 	s := device.Segment{Bytes: r.bytes}
 	for _, h := range r.pieces {
@@ -81,7 +81,7 @@ func (r *region) export() (device.Segment, error) {
 	return s, nil
 }
 
-// free undoes what made the region, all that can be undone, and once.
+// free undoes everything that made the region, as far as it can. A second call does nothing.
 func (r *region) free() error {
 	var errs []error
 	undo := func(done *bool, how func() error) {
@@ -107,15 +107,15 @@ func (r *region) free() error {
 
 var _ device.View = (*Mapping)(nil)
 
-// Mapping is a segment as a consumer sees it, for reading back what it holds. It
-// is safe for concurrent use.
+// Mapping maps a segment as a consumer does, to read its contents back. It is safe for
+// concurrent use.
 type Mapping struct {
 	mu     sync.RWMutex
 	region *region // nil once closed
 }
 
-// Map maps a segment, which has to be of this GPU, and need not be of this
-// process. The segment's descriptors stay the caller's.
+// Map maps a segment of this GPU, from this process or another. The segment's descriptors
+// stay the caller's.
 func (d *Device) Map(s device.Segment) (*Mapping, error) {
 	var r *region
 	_, err := s.PieceBytes()
@@ -128,7 +128,7 @@ func (d *Device) Map(s device.Segment) (*Mapping, error) {
 	return &Mapping{region: r}, nil
 }
 
-// View is Map as a part of [device.Device].
+// View is Map, as part of [device.Device].
 func (d *Device) View(s device.Segment) (device.View, error) {
 	m, err := d.Map(s)
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *Device) View(s device.Segment) (device.View, error) {
 	return m, nil
 }
 
-// Bytes is the segment's size, 0 of a mapping that is closed.
+// Bytes is the segment's size, 0 after Close.
 func (m *Mapping) Bytes() int64 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -5,8 +5,8 @@ package cuda
 
 import "fmt"
 
-// Result is a status of the driver API, CUresult of cuda.h. As an error it names
-// itself, whether a driver is loaded or not.
+// Result is a status of the driver API, CUresult of cuda.h. As an error it gives its name,
+// without the driver.
 type Result int32
 
 // The results that wcache acts on.
@@ -26,7 +26,7 @@ func (r Result) Error() string {
 		return name
 	}
 	//diag loading NUMBER
-	// The GPU driver has reported an error that this version of wcache has no name for.
+	// The GPU driver has reported an error whose name this version of wcache does not know.
 	// `nvidia-smi` and the kernel's log may say more.
 	return fmt.Sprintf("CUDA error %d", int32(r))
 }

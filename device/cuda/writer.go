@@ -9,13 +9,12 @@ import (
 	"runtime"
 )
 
-// pageBytes is what blocks in staging are a multiple of: a whole number of pages
-// is what a file is copied from fastest.
+// pageBytes divides the offsets of blocks in staging: reads of a file are fastest into whole
+// pages.
 const pageBytes = 4 << 10
 
-// writer fills pinned staging, a ring of pieces, and has the GPU fetch it. A block
-// of a piece's size has that to itself; smaller ones share one, so that many tiny
-// blocks are in flight at once.
+// writer fills pinned staging, a ring of pieces, and has the GPU copy it. A block of a piece's
+// size gets a whole piece; smaller blocks share one, so that many can be in flight at once.
 type writer struct {
 	b      *buffer
 	driver *driver
@@ -24,7 +23,7 @@ type writer struct {
 	ring   []piece
 	at     int   // the piece that is being filled
 	block  block // that Block gave out
-	err    error // the first: whatever comes later is no better
+	err    error // the first error, which all later calls return
 	closed bool
 }
 
@@ -62,7 +61,7 @@ func (w *writer) Block(off int64, n int) ([]byte, error) {
 	return mem, nil
 }
 
-// stage finds n bytes of staging that no copy needs any more.
+// stage finds n bytes of staging, and waits until no copy uses them.
 func (w *writer) stage(n int) ([]byte, error) {
 	p := &w.ring[w.at]
 	if p.used+n > w.MaxBlock() { // on to the oldest piece
@@ -127,7 +126,7 @@ func (w *writer) Close() error {
 	if w.closed {
 		return nil
 	}
-	// Even of a stream that failed nothing may be in flight when staging goes.
+	// No copy may be in flight when staging is freed, even after an error of the stream.
 	errs := []error{w.driver.waitStream(w.ctx, w.stream)}
 	w.closed = true
 	for _, p := range w.ring {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package devicetest is the contract of package device as tests: each device
-// runs it in its own tests.
+// Package devicetest tests the contract of package device: each device runs it in its own
+// tests.
 package devicetest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// Run tests the device that open opens, once for each test. Read returns the
-// contents of a segment as a consumer sees them.
+// Run tests the device that open opens, anew for each test. Read returns the contents of a
+// segment as a consumer sees them.
 func Run(t *testing.T, open func() (device.Device, error), read func(*testing.T, device.Segment) []byte) {
 	tests := []struct {
 		name string

@@ -9,15 +9,14 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// Staged makes any device behave as a GPU does, which gives out no memory of its
-// own but staging, and copies that later and elsewhere. What a user of the
-// interface does wrong, such as to write after Commit, shows in the contents.
-// It passes Run itself.
+// Staged makes any device behave as a GPU does: its writers give out staging and not the
+// memory itself, and copy it later. So a wrong use of the interface, such as a write after
+// Commit, shows in the contents. Staged passes Run itself.
 func Staged(d device.Device) device.Device { return stagedDevice{d} }
 
 const (
 	stagingBytes = device.MinBlock
-	ringSize     = 2 // blocks of staging a writer
+	ringSize     = 2 // blocks of staging per writer
 )
 
 type stagedDevice struct{ device.Device }
@@ -79,7 +78,7 @@ func (w *stagedWriter) copy() {
 	}
 }
 
-// poison overwrites staging, so that a byte that nobody wrote is no lucky zero.
+// poison overwrites staging, so that a byte that wasn't written isn't zero by chance.
 func poison(b []byte) {
 	for i := range b {
 		b[i] = 0xa5
@@ -154,8 +153,8 @@ func (v stagedView) Reader() (device.Reader, error) {
 	return &stagedReader{Reader: r, staging: make([]byte, stagingBytes)}, nil
 }
 
-// stagedReader copies as late as it may, so that who keeps a block for longer than
-// until the next Fetch reads something else.
+// stagedReader copies as late as the contract allows, so that a user who keeps a block after
+// the next Fetch reads other bytes.
 type stagedReader struct {
 	device.Reader
 	staging []byte

@@ -12,8 +12,7 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// RunViews tests how a device reads segments back, for one that can do so with its
-// own.
+// RunViews tests how a device reads segments back, for a device that can read its own.
 func RunViews(t *testing.T, open func() (device.Device, error)) {
 	tests := []struct {
 		name string
@@ -66,7 +65,7 @@ func segment(t *testing.T, d device.Device) (device.Segment, []byte) {
 	return s, want
 }
 
-// ReadBack is what a view shows of a segment, which is closed meanwhile.
+// ReadBack reads the contents of a segment by a view.
 func ReadBack(t *testing.T, d device.Device, s device.Segment) []byte {
 	t.Helper()
 	v := view(t, d, s)
@@ -98,7 +97,7 @@ func view(t *testing.T, d device.Device, s device.Segment) device.View {
 	return v
 }
 
-// get reads in blocks of sizes that no alignment favours.
+// get reads in blocks of odd sizes, so that no alignment helps.
 func get(v device.View, off int64, into []byte) error {
 	r, err := v.Reader()
 	if err != nil {

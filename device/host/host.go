@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package host is the device of machines without a GPU: segments are sealed
-// memory files (memfd_create(2)), which torch maps by /proc/PID/fd/N.
+// Package host is the device for machines without a GPU: segments are sealed memory files
+// (memfd_create(2)), which torch maps by /proc/PID/fd/N.
 package host
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// maxBlock is some limit, for one has to be named: the mapping has none.
+// maxBlock is an arbitrary limit: the interface needs one, but the mapping has none.
 const maxBlock = 1 << 30
 
-// Check reports why a descriptor is not a finished segment of host memory.
+// Check reports why a segment isn't finished host memory; nil if it is.
 func Check(s device.Segment) error {
 	f, err := s.One()
 	if err != nil {
@@ -28,7 +28,7 @@ func Check(s device.Segment) error {
 	}
 	seals, err := unix.FcntlInt(uintptr(f.Int()), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("check segment: it is no memory file: %w", err)
+		return fmt.Errorf("check segment: not a memory file: %w", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(f.Int(), &st); err != nil {
@@ -49,15 +49,15 @@ func Open() *Device { return &Device{} }
 // Granularity is the size of a page.
 func (*Device) Granularity() int64 { return int64(os.Getpagesize()) }
 
-// Free is what the kernel could give without swapping, within the memory limits
+// Free is how many bytes the kernel could allocate without swapping, within the memory limits
 // of this process's control groups.
 func (*Device) Free() (int64, error) { return available(os.DirFS("/")) }
 
 // Close does nothing.
 func (*Device) Close() error { return nil }
 
-// Alloc reserves the pages at once. A page that is found missing only when it is
-// written would be a SIGBUS.
+// Alloc allocates all pages at once: a page that could not be allocated when it is written
+// would cause a SIGBUS.
 func (d *Device) Alloc(bytes int64) (device.Buffer, error) {
 	free, err := d.Free()
 	if err != nil {
@@ -93,7 +93,7 @@ type buffer struct {
 	mu      sync.Mutex
 	f       *fd.FD
 	mem     []byte // nil once sealed or closed
-	writers int    // that are open
+	writers int    // number of open writers
 }
 
 func (b *buffer) Bytes() int64 { return int64(len(b.mapping())) }
@@ -153,7 +153,7 @@ func (b *buffer) unmap() error {
 	return nil
 }
 
-// writer hands out the mapping itself, so there is nothing to wait for.
+// writer gives out the mapping itself, so it never waits.
 type writer struct {
 	b   *buffer
 	mem []byte // nil once closed

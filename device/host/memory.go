@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// available is MemAvailable of /proc/meminfo, or less if a control group above
-// this process leaves less (cgroup v2; a v1 hierarchy is not looked at). Page
-// cache that is charged to a group counts as free, as MemAvailable counts it.
+// available is MemAvailable of /proc/meminfo, or less if a control group above this process
+// leaves less (cgroup v2; it ignores v1 hierarchies). Page cache that is charged to a group
+// counts as free, as in MemAvailable.
 func available(root fs.FS) (int64, error) {
 	b, err := fs.ReadFile(root, "proc/meminfo")
 	if err != nil {
@@ -46,9 +46,9 @@ func available(root fs.FS) (int64, error) {
 	return free, nil
 }
 
-// groupFree is what a control group may still use; false if it has no limit.
+// groupFree is how many bytes a control group may still use; false if it has no limit.
 func groupFree(root fs.FS, dir string) (int64, bool) {
-	limit, ok := number(root, dir+"/memory.max") // "max" is no number
+	limit, ok := number(root, dir+"/memory.max") // "max" means no limit
 	if !ok {
 		return 0, false
 	}
@@ -74,7 +74,7 @@ func number(root fs.FS, name string) (int64, bool) {
 	return n, err == nil
 }
 
-// field finds the number behind a name at the start of a line.
+// field finds the number after a name at the start of a line.
 func field(text, name string) (int64, bool) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {

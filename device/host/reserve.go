@@ -14,15 +14,15 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// reserveStep is how many bytes are reserved by one system call. A signal that
-// interrupts fallocate(2), such as those of Go's scheduler, undoes the whole call.
+// reserveStep is how many bytes one system call reserves. A signal that interrupts
+// fallocate(2), such as those of Go's scheduler, undoes the whole call.
 const reserveStep = 16 << 20
 
 // reserve gives a memory file its size and its pages, and maps it.
 //
-// The pages are taken through the mapping by all CPUs at once. That is a third of
-// the work of a load from the page cache, which fallocate(2) would do with one CPU,
-// and it spares the fault of each page later.
+// All CPUs at once allocate the pages through the mapping. That is a third of the work of a
+// load from the page cache; fallocate(2) would do it with one CPU. It also avoids later page
+// faults.
 func reserve(f *fd.FD, bytes int64) ([]byte, error) {
 	if err := unix.Ftruncate(f.Int(), bytes); err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func reserve(f *fd.FD, bytes int64) ([]byte, error) {
 	return mem, nil
 }
 
-// populate makes the pages of a mapping, by several threads.
+// populate allocates the pages of a mapping, with several threads.
 func populate(mem []byte) error {
 	steps := (len(mem) + reserveStep - 1) / reserveStep
 	var next atomic.Int64
@@ -71,7 +71,7 @@ func populate(mem []byte) error {
 	return nil
 }
 
-// allocate makes the pages of a file.
+// allocate allocates the pages of a file.
 func allocate(f *fd.FD, bytes int64) error {
 	for off := int64(0); off < bytes; {
 		err := unix.Fallocate(f.Int(), 0, off, min(reserveStep, bytes-off))

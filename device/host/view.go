@@ -16,13 +16,13 @@ import (
 
 var errClosed = errors.New("it is closed")
 
-// View maps the segment. A memory file that isn't sealed is refused: it could become
-// shorter, and reading it then be a SIGBUS.
+// View maps the segment. It refuses a memory file that isn't sealed: another process could
+// shorten it, and a read would then cause a SIGBUS.
 func (*Device) View(s device.Segment) (device.View, error) {
 	if err := Check(s); err != nil {
 		return nil, err
 	}
-	f := s.Pieces[0] // as Check has found
+	f := s.Pieces[0] // Check has found one piece
 	mem, err := unix.Mmap(f.Int(), 0, int(s.Bytes), unix.PROT_READ, unix.MAP_SHARED)
 	runtime.KeepAlive(f)
 	if err != nil {
@@ -63,7 +63,7 @@ func (v *view) Close() error {
 	return nil
 }
 
-// reader hands out the mapping itself, so there is nothing to wait for.
+// reader gives out the mapping itself, so it never waits.
 type reader struct{ mem, block []byte }
 
 func (r *reader) MaxBlock() int { return maxBlock }

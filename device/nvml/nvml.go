@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package nvml reads what a person wants to know about a GPU: what it is called,
-// how well it is, how full, and of whom. It asks the NVIDIA Management Library, which is
-// not linked but loaded when [Look] is called, and needs no context on a GPU.
+// Package nvml reads a GPU's name, health, memory use and processes. It asks the NVIDIA
+// Management Library, which [Look] loads and which isn't linked. It needs no context on a GPU.
 //
-// Names follow NVML's reference: the uuid, GPU-… or MIG-…, is the one identity;
-// indexes are in PCI order, whatever CUDA_VISIBLE_DEVICES says.
+// Names follow NVML's reference: the uuid, GPU-… or MIG-…, identifies a GPU; indexes are in
+// PCI order, independent of CUDA_VISIBLE_DEVICES.
 package nvml
 
 import (
@@ -24,10 +23,10 @@ import (
 	"github.com/wcache/wcache/device"
 )
 
-// NoDriver is the error of a machine on which NVML can't be asked.
+// NoDriver is the error of a machine on which NVML doesn't work.
 type NoDriver struct {
-	Err error  // why: of the library, or an nvml.Return
-	Do  string // what a person can do about it
+	Err error  // the cause: an error of loading the library, or an nvml.Return
+	Do  string // advice: what the user can do
 }
 
 //diag doctor REASON ADVICE
@@ -40,7 +39,7 @@ func (e *NoDriver) Unwrap() error { return e.Err }
 
 const libraryName = "libnvidia-ml.so.1"
 
-// Advice for a GPU by which weights are gone.
+// Advice for a GPU that has lost the weights.
 const (
 	kernelLog   = "; the kernel's log (dmesg, NVRM: Xid) says why"
 	adviceLost  = "it has fallen off the bus: restart the machine, which frees what all instances hold" + kernelLog
@@ -48,13 +47,12 @@ const (
 	adviceReset = "nvidia-smi --gpu-reset as root when nothing uses it, or restart the machine, which frees what all instances hold" + kernelLog
 )
 
-// Look asks about the GPU, or MIG slice, of that uuid. It takes some milliseconds,
-// and a second or more where no persistence daemon runs; a GPU that is lost can keep
-// it for ever. It is not safe for concurrent use.
+// Look asks about the GPU, or MIG slice, with the given uuid. It takes some milliseconds, or a
+// second and more if no persistence daemon runs; if a GPU is lost it may never return. It is
+// not safe for concurrent use.
 //
-// That the library can't be asked is an answer too, of the state [device.GPUUnknown].
-// A GPU that the driver doesn't know is lost if there is one that can't say its name
-// any more.
+// If the library doesn't work, the state is [device.GPUUnknown]. If the driver doesn't know the
+// uuid, and the machine has a GPU that no longer tells its own, the state is lost.
 func Look(uuid string) device.GPU { return look(libraryName, uuid) }
 
 func look(library, uuid string) device.GPU {
@@ -62,7 +60,7 @@ func look(library, uuid string) device.GPU {
 	reset, err := read(&g, library)
 	g.Checked = time.Now().UTC()
 	switch {
-	case errors.As(err, new(*NoDriver)): // whatever it is, it says nothing of the GPU
+	case errors.As(err, new(*NoDriver)): // nothing is known about the GPU itself
 		g.State, g.Reason = device.GPUUnknown, err.Error()
 	case errors.Is(err, nvml.ERROR_GPU_IS_LOST):
 		g.State, g.Reason = device.GPULost, adviceLost
@@ -78,9 +76,9 @@ func look(library, uuid string) device.GPU {
 	return g
 }
 
-// read fills in what there is to know of the GPU of g's uuid, and tells whether the
-// driver wants it reset. The error is a *NoDriver if nothing could be asked at all. One
-// about the GPU wraps an nvml.Return; what could be read is there all the same.
+// read fills in the fields of the GPU with g's uuid, and tells whether the driver wants a
+// reset. The error is a *NoDriver if NVML doesn't work. An error about the GPU wraps an
+// nvml.Return; then read has filled in what it could.
 func read(g *device.GPU, library string) (reset bool, err error) {
 	lib := nvml.New(nvml.WithLibraryPath(library))
 	if r := lib.Init(); r != nvml.SUCCESS {
@@ -105,9 +103,9 @@ func read(g *device.GPU, library string) (reset bool, err error) {
 	return readDevice(g, lib, d)
 }
 
-// Slices gives the uuids of the MIG slices that a GPU is cut into, none where it is whole
-// or the library knows of no such thing. It may keep the caller as [Look] may. The error is
-// a *NoDriver if nothing could be asked at all.
+// Slices gives the uuids of the MIG slices of a GPU, none if it isn't cut or the library
+// doesn't know MIG. Like [Look] it may never return. The error is a *NoDriver if NVML doesn't
+// work.
 func Slices(uuid string) ([]string, error) { return slicesOf(libraryName, uuid) }
 
 func slicesOf(library, uuid string) ([]string, error) {
@@ -127,12 +125,12 @@ func slicesOf(library, uuid string) ([]string, error) {
 	}
 	most, r := d.GetMaxMigDeviceCount()
 	if r != nvml.SUCCESS {
-		return nil, nil // as of GPUs that can't be cut
+		return nil, nil // for example, the GPU doesn't support MIG
 	}
 	var list []string
 	for i := range most {
 		slice, r := d.GetMigDeviceHandleByIndex(i)
-		if r != nvml.SUCCESS { // not all places are taken
+		if r != nvml.SUCCESS { // this place has no slice
 			continue
 		}
 		if id, r := slice.GetUUID(); r == nvml.SUCCESS {
@@ -142,7 +140,8 @@ func slicesOf(library, uuid string) ([]string, error) {
 	return list, nil
 }
 
-// anyLost is why a GPU of the machine can't be opened.
+// anyLost is the error of a GPU of the machine that is lost or needs a reset, SUCCESS if there is
+// none.
 func anyLost(lib nvml.Interface) nvml.Return {
 	n, _ := lib.DeviceGetCount()
 	for i := range n {
@@ -156,8 +155,8 @@ func anyLost(lib nvml.Interface) nvml.Return {
 // isSlice tells a MIG slice by its name.
 func isSlice(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// readDevice reads as much as the GPU answers. The error is the first of those calls that
-// concern whether it is well.
+// readDevice reads what the GPU answers. The error is the first one of a call about its
+// health.
 func readDevice(g *device.GPU, lib nvml.Interface, d nvml.Device) (reset bool, err error) {
 	note := func(what string, r nvml.Return) {
 		if r != nvml.SUCCESS && err == nil {
@@ -178,7 +177,7 @@ func readDevice(g *device.GPU, lib nvml.Interface, d nvml.Device) (reset bool, e
 		g.Total, g.Used, g.Free = int64(mem.Total), int64(mem.Used), int64(mem.Free)
 	}
 	g.Processes, r = processes(d)
-	// Some virtual GPUs don't tell who uses them, and are well for all that.
+	// Some virtual GPUs don't tell which processes use them; that isn't a fault.
 	if r != nvml.ERROR_NOT_SUPPORTED && r != nvml.ERROR_NO_PERMISSION {
 		note("processes", r)
 	}
@@ -205,8 +204,8 @@ func readDevice(g *device.GPU, lib nvml.Interface, d nvml.Device) (reset bool, e
 	return wantsReset(whole), err
 }
 
-// wantsReset asks what the driver would have done about errors that it has seen.
-// Drivers before 555 don't know the question.
+// wantsReset asks which recovery action the driver recommends. Drivers before 555 don't have
+// this query.
 func wantsReset(d nvml.Device) bool {
 	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if r := d.GetFieldValues(field); r != nvml.SUCCESS || field[0].NvmlReturn != uint32(nvml.SUCCESS) {
@@ -217,10 +216,10 @@ func wantsReset(d nvml.Device) bool {
 		nvml.GPU_RECOVERY_ACTION_BUS_RESET, nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:
 		return true
 	}
-	return false // nothing, or something that can wait until the GPU is idle
+	return false // no action, or one that can wait until the GPU is idle
 }
 
-// processes lists those that compute and those that draw, each once.
+// processes lists the processes that compute or draw, each once.
 func processes(d nvml.Device) ([]device.GPUProcess, nvml.Return) {
 	out := []device.GPUProcess{}
 	list, r := d.GetComputeRunningProcesses()

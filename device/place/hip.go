@@ -12,17 +12,16 @@ import (
 	"strings"
 )
 
-// hipPrefix begins the names of AMD's GPUs, as instances and as devices: hip:0 is
-// the first on the PCI bus, as for amd-smi, and hip:0000:c1:00.0 the one at a place.
+// hipPrefix begins the names of AMD's GPUs, of instances and of devices: hip:0 is the first on
+// the PCI bus, as in amd-smi, and hip:0000:c1:00.0 the GPU at that address.
 const hipPrefix = "hip:"
 
-// hidesHIP are the variables that keep HIP from showing a GPU. The loader opens one
-// by its place, and needs to see it.
+// hidesHIP are the variables that hide GPUs from HIP. The loader opens a GPU by its address,
+// and must see it.
 var hidesHIP = []string{"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"}
 
-// findHIP finds an AMD GPU among those of the kernel's driver. Engines are told no
-// uuid: theirs is amd-smi's, which is made of more than the kernel says and not the
-// same in all releases.
+// findHIP finds an AMD GPU among those of the kernel's driver. Engines get no uuid: theirs is
+// from amd-smi, which makes it from more than the kernel tells, differently per release.
 func findHIP(root, name string) Place {
 	p := Place{Device: name, GPU: true, AMD: true}
 	want := strings.TrimPrefix(name, hipPrefix)

@@ -14,8 +14,8 @@ import (
 	"github.com/wcache/wcache/device/nvml"
 )
 
-// Open opens the device that a [Place] names, to be written in blocks of so many bytes;
-// 0 leaves that to the device. It may hang in a driver: it is for the loader child.
+// Open opens the device that a [Place] names, for writing in blocks of blockBytes; 0: the
+// device chooses. It may hang in a driver: only the loader child calls it.
 func Open(name string, blockBytes int) (device.Device, error) {
 	o := cuda.Options{BlockBytes: blockBytes}
 	if name == Host {
@@ -38,14 +38,14 @@ func Open(name string, blockBytes int) (device.Device, error) {
 	return d, nil
 }
 
-// sliced gives the error of opening a GPU again, unless that is cut into MIG slices: then
-// the driver shows these, or none as the environment asks for another device, and not what
-// they are cut from.
+// sliced returns the error of opening a GPU, unless the GPU is cut into MIG slices: then the
+// driver shows its slices, or nothing since the environment names another device, but not the
+// GPU itself, and the error says so.
 func sliced(uuid string, err error) error {
 	if !errors.As(err, new(*cuda.NoDriver)) && !errors.As(err, new(*cuda.NotFound)) {
 		return err
 	}
-	list, _ := nvml.Slices(uuid) // which may be missing as well
+	list, _ := nvml.Slices(uuid) // NVML may be missing too
 	if len(list) == 0 {
 		return err
 	}

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package place is about where an instance keeps weights. [Find] finds the device that
-// an instance is named after and opens no driver, as befits the daemon; [Open] opens it,
-// [Probe] and [Users] ask its driver, all of them in a child.
+// Package place finds and opens the device on which an instance keeps weights. [Find] finds
+// the device by the instance's name and opens no driver, so the daemon can call it. [Open]
+// opens the device, [Probe] and [Users] ask its driver: only a child calls these.
 package place
 
 import (
@@ -19,28 +19,27 @@ import (
 	"github.com/wcache/wcache/systemd/generator"
 )
 
-// Host is the name of the device that is the machine's own memory.
+// Host is the name of the device for the machine's own memory.
 const Host = "host"
 
-// legacyPrefix begins the name of a GPU whose memory the loader is to keep.
+// legacyPrefix begins the name of a GPU whose memory the loader keeps.
 const legacyPrefix = "legacy:"
 
-// Place is where an instance keeps weights.
+// Place describes the device of an instance.
 type Place struct {
-	Device string // what [Open] opens
-	UUID   string // that engines are told, "" for none
-	Legacy string // what Open opens for legacy handles, "" where that is no other
+	Device string // name for [Open]
+	UUID   string // uuid for engines, "" for none
+	Legacy string // name for Open with legacy handles, "": the same
 	GPU    bool
 	AMD    bool
 	Env    []string // of the loader; nil: this process's
-	Err    error    // why there is no such device
+	Err    error    // why the device is missing
 }
 
-// Find finds the device that an instance is named after: the host, or a GPU by
-// nvidia-smi's number or by uuid. It looks in /proc and /sys below root, "/" but in
-// tests. A GPU that isn't there is no reason for a daemon to end: engines are told the
-// place's Err. MIG slices are in no file of /proc: their names are taken at their word,
-// if they are whole.
+// Find finds the device of an instance by the instance's name: the host, or a GPU by
+// nvidia-smi's number or by uuid. It looks in /proc and /sys below root, "/" except in tests.
+// For a missing GPU it sets Err; the daemon goes on and tells engines the error. /proc doesn't
+// list MIG slices: Find accepts their names unchecked, if they are complete.
 func Find(root string, env func(string) string, name string) Place {
 	if name == Host {
 		return Place{Device: Host}
@@ -68,7 +67,7 @@ func Find(root string, env func(string) string, name string) Place {
 	return p
 }
 
-// remedy is what has a GPU be found that isn't, for the end of an error.
+// remedy is advice for a GPU that wasn't found, for the end of an error.
 func remedy(m generator.Machine, name string) string {
 	again := fmt.Sprintf("start the daemon again: systemctl --user restart wcache@%s.service", name)
 	switch {
@@ -80,10 +79,10 @@ func remedy(m generator.Machine, name string) string {
 	return " (run nvidia-smi, and " + again + ")"
 }
 
-// slice is the name of a MIG slice since driver 470.
+// slice matches the name of a MIG slice since driver 470.
 var slice = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// uuidOf is the uuid of the one GPU that a name is for.
+// uuidOf is the uuid of the one GPU that a name means.
 func uuidOf(m generator.Machine, name string) (string, error) {
 	found := m.Named(name)
 	switch {
@@ -99,8 +98,8 @@ func uuidOf(m generator.Machine, name string) (string, error) {
 	return found[0].UUID, nil
 }
 
-// Check is how a descriptor that was kept is known to be a segment of the place. Of
-// exported memory nothing can be said but which file it is, which the manifest has.
+// Check checks that a segment from the fd store belongs to this device. For exported GPU memory
+// it checks nothing: only the file can be compared, and the manifest has that.
 func (p Place) Check(s device.Segment) error {
 	if p.GPU {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/wcache/wcache/device/nvml"
 )
 
-// Probe asks NVML about a GPU and, unless brief, libcuda as well, for which it sets this
-// process's environment. That one of them can't be asked is an answer too. A driver may
-// keep or end the process that asks: Probe is for a child.
+// Probe asks NVML about a GPU and, unless brief, also libcuda, for which it sets this process's
+// environment. The report says so if one of them doesn't work. A driver may hang or end the
+// process: only a child calls Probe.
 func Probe(uuid string, brief bool) (device.Report, error) {
 	if brief {
 		return device.Report{GPU: nvml.Look(uuid)}, nil
@@ -40,12 +40,12 @@ func Probe(uuid string, brief bool) (device.Report, error) {
 	return device.Report{GPU: nvml.Look(uuid), CUDA: *facts}, nil
 }
 
-// unasked is a GPU about which NVML was not asked.
+// unasked describes a GPU about which NVML was not asked.
 func unasked(uuid string) device.GPU {
 	return device.GPU{Index: -1, UUID: uuid, State: device.GPUUnknown, Uncorrected: -1, Processes: []device.GPUProcess{}}
 }
 
-// blame words why libcuda can't use a GPU, and what to do.
+// blame says why libcuda can't use a GPU, and what to do.
 func blame(uuid string, err error) (fault, mend string) {
 	var none *cuda.NoDriver
 	var unknown *cuda.NotFound
@@ -58,12 +58,12 @@ func blame(uuid string, err error) (fault, mend string) {
 	return err.Error(), "nvidia-smi and the kernel's log may say more"
 }
 
-// usersTime is how long a loader asks who has taken a GPU's memory.
+// usersTime is how long a loader waits to learn which processes use a GPU's memory.
 const usersTime = 3 * time.Second
 
-// Users asks who holds the memory of the device that a [Place] names: nil where nobody can
-// tell, or not in time. What hangs in the driver goes on until this process ends: Users is
-// for a child.
+// Users asks which processes use the memory of the device that a [Place] names; nil if the
+// driver doesn't tell, or not in time. A call that hangs in the driver goes on until this
+// process ends: only a child calls Users.
 func Users(ctx context.Context, name string) *device.GPU {
 	if name == Host || strings.HasPrefix(name, hipPrefix) {
 		return nil

@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package advice is what an error says beyond its message: what its reader can do, and
-// whether the same request can succeed later.
+// Package advice reads what errors say beyond their message: what the user can do, and whether
+// the same request can succeed later.
 package advice
 
 import "errors"
 
-// Giver is an error that says what its reader can do about it, "" where only time helps.
-// Advice that loses weights says so.
+// Giver is an error with advice: what the user can do, "" where only time helps. Advice that
+// loses weights says so.
 type Giver interface {
 	error
 	Advice() string
 }
 
-// Of gives the advice of the outermost error of a chain that gives any kind of it.
+// Of gives the advice of the outermost [Giver] of an error's chain, "" if there is none.
 func Of(err error) string {
 	var g Giver
 	if !errors.As(err, &g) {
@@ -23,16 +23,16 @@ func Of(err error) string {
 	return g.Advice()
 }
 
-// Refuser is an error that may be a refusal: the same request fails until somebody has
-// changed something, so that an engine does well to load from disk at once.
+// Refuser is an error that may be a refusal: the same request fails until the user changes
+// something, so the engine should load from disk at once.
 type Refuser interface {
 	error
-	// Refusal gives the field of the engine's key that it is about, "" for none, and the
-	// reason as a sentence for people.
+	// Refusal gives the field of the engine's key that caused it, "" for none, and the reason
+	// as text for people. It is false if the error isn't a refusal.
 	Refusal() (field, reason string, ok bool)
 }
 
-// Refusal is that of the outermost error of a chain that may be one.
+// Refusal gives the refusal of the outermost [Refuser] of an error's chain.
 func Refusal(err error) (field, reason string, ok bool) {
 	var r Refuser
 	if !errors.As(err, &r) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package fd gives a file descriptor an owner, and reads and writes the sealed
-// memory files (memfd_create(2)) in which wcache's processes hand each other data.
+// Package fd gives a file descriptor an owner, and reads and writes the sealed memory files
+// (memfd_create(2)) by which wcache's processes exchange data.
 package fd
 
 import (
@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FD owns a descriptor of any kind until Close or Disown. An FD that is lost
-// without either is closed when the garbage collector finds it; tests fail on
-// it, see [Open].
+// FD owns a descriptor of any kind until Close or Disown. The garbage collector closes an FD
+// that is lost without either; tests fail on that, see [Open].
 //
 // Int, Close, Disown and Dup are safe for concurrent use. As with any
 // descriptor, a number got from Int must not be used after Close.
@@ -34,7 +33,7 @@ func New(n int) (*FD, error) {
 	f.n.Store(int64(n))
 	f.cleanup = runtime.AddCleanup(f, func(n int) {
 		lose(n)
-		_ = unix.Close(n) // nobody is left who could be told
+		_ = unix.Close(n) // no caller is left for an error
 	}, n)
 	remember(n)
 	return f, nil
@@ -43,8 +42,8 @@ func New(n int) (*FD, error) {
 // Int is the descriptor's number, -1 after Close or Disown.
 func (f *FD) Int() int { return int(f.n.Load()) }
 
-// OnClose has Close call do with the descriptor's number, while that is its own for the
-// last time. Call it before others have f.
+// OnClose makes Close call do with the descriptor's number just before it closes the
+// descriptor. Call OnClose before other goroutines have f.
 func (f *FD) OnClose(do func(n int)) { f.closing = do }
 
 // Close closes the descriptor. A second Close, or one after Disown, does nothing.
@@ -62,8 +61,7 @@ func (f *FD) Close() error {
 	return nil
 }
 
-// Disown hands the descriptor to the caller, who has to close it; -1 if the FD
-// owns none any more.
+// Disown gives the descriptor to the caller, who has to close it; -1 after Close or Disown.
 func (f *FD) Disown() int {
 	n := int(f.n.Swap(-1))
 	if n >= 0 {
@@ -84,9 +82,9 @@ func (f *FD) Dup() (*FD, error) {
 	return New(n)
 }
 
-// File tells which open file a descriptor is of, as far as fstat(2) knows: equal
-// texts of two descriptors that were open at the same time mean one file. Of
-// exported GPU memory it only says which of the driver's devices it came from.
+// File identifies the file of a descriptor by fstat(2): two descriptors that are open at the
+// same time with equal texts have the same file. For exported GPU memory it only identifies
+// the driver's device.
 func (f *FD) File() (string, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(f.Int(), &st)

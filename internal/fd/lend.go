@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lend lets processes of this user fetch descriptors from this process, which Yama
-// and a lost dumpable flag would keep them from. Kernels without Yama know no
-// such permission, and need none.
+// Lend lets processes of this user fetch descriptors from this process, which Yama and a
+// cleared dumpable flag would prevent. Kernels without Yama don't need the permission, and
+// don't have it.
 func Lend() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("make the process dumpable: %w", err)

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals are what makes a memory file final: neither its bytes, nor its size, nor
-// the seals can change any more, whoever has it open (fcntl(2), "File Sealing").
+// Seals make a memory file final: after them no process can change its bytes, its size or the
+// seals (fcntl(2), "File Sealing").
 const Seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
 
-// Memory makes an empty memory file, close-on-exec, that can be sealed. The name
-// is for people who look into /proc/PID/fd. The caller owns the descriptor.
+// Memory makes an empty memory file, close-on-exec, that can be sealed. The name appears in
+// /proc/PID/fd. The caller owns the descriptor.
 func Memory(name string) (*FD, error) {
 	n, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if err == unix.EINVAL { // MFD_NOEXEC_SEAL came with Linux 6.3
@@ -38,7 +38,7 @@ func (f *FD) Seal() error {
 	return nil
 }
 
-// Sealed makes a memory file that holds b for good. The caller owns it.
+// Sealed makes a sealed memory file with the contents b. The caller owns it.
 func Sealed(name string, b []byte) (*FD, error) {
 	f, err := Memory(name)
 	if err != nil {
@@ -62,13 +62,13 @@ func Sealed(name string, b []byte) (*FD, error) {
 	return f, nil
 }
 
-// ReadSealed reads the whole of a memory file that another process made with
-// Sealed. A file that is not sealed, or larger than limit bytes, is refused.
+// ReadSealed reads a whole memory file that another process made with Sealed. It refuses a file
+// that isn't sealed, or is larger than limit bytes.
 func (f *FD) ReadSealed(limit int64) ([]byte, error) {
 	defer runtime.KeepAlive(f)
 	seals, err := unix.FcntlInt(uintptr(f.Int()), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return nil, fmt.Errorf("read memory file: it is none: %w", err)
+		return nil, fmt.Errorf("read memory file: not a memory file: %w", err)
 	}
 	if seals&Seals != Seals {
 		return nil, fmt.Errorf("read memory file: seals %#x, want %#x", seals, Seals)

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who made the other end of a Unix socket's connection, or listens there
-// (SO_PEERCRED), in the numbers of this process's namespaces: a pid of 0 is one that
-// has none here.
+// Peer gives the pid, uid and gid of the process that made the other end of a Unix socket's
+// connection, or listens there (SO_PEERCRED), as numbers of this process's namespaces. The pid
+// is 0 if the process isn't visible in this pid namespace.
 func Peer(conn syscall.Conn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

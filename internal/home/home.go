@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package home says where a user's home directory is.
+// Package home finds a user's home directory.
 package home
 
 import (
@@ -12,12 +12,11 @@ import (
 	"sync"
 )
 
-// Env is an environment whose HOME is an absolute path wherever one is known: what
-// the variable says, else what the user database says, as for Python and the shell. It
-// is empty where none is, as for a user number of a container that no file has. Then
-// nothing may be read or written that would lie in a home directory: a relative path
-// leads to whatever directory somebody happens to be in. The result is safe for
-// concurrent use if env is.
+// Env is an environment in which HOME is an absolute path: the variable's, else that of the
+// user database, as in Python and the shell. HOME is empty if neither is known, for example for
+// a uid of a container that isn't in /etc/passwd. Then the caller must not read or write files
+// of a home directory: a relative path would lead into the working directory. The result is
+// safe for concurrent use if env is.
 func Env(env func(string) string) func(string) string {
 	home := sync.OnceValue(func() string {
 		if dir := env("HOME"); filepath.IsAbs(dir) {

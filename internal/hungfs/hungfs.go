@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package hungfs mounts a file system that can stop answering, as a network file
-// system does whose server is gone. It is for tests and measurements: whatever
-// reads below the mount waits, for as long as it is hung.
+// Package hungfs mounts a file system that can stop answering, like a network file system whose
+// server is gone. It is for tests and measurements: while it hangs, all reads below the mount
+// wait.
 //
 // It speaks the kernel's FUSE protocol on /dev/fuse itself, without a library or a
 // helper program, and so needs root. Of the protocol it has what reading a tree of
@@ -24,7 +24,7 @@ import (
 	"github.com/wcache/wcache/internal/fd"
 )
 
-// Unavailable says why there can be no mount on this machine: no /dev/fuse, or no
+// Unavailable says why this machine can't mount: it has no /dev/fuse, or the process has no
 // right to mount.
 type Unavailable struct{ cause error }
 
@@ -116,9 +116,8 @@ func (f *FS) Resume() {
 	}
 }
 
-// Waiting reports whether a program waits for an answer: whether somebody has
-// looked below the mount since it hangs. It may be true for a moment while the
-// file system answers.
+// Waiting reports whether a program waits for an answer, so has accessed a path below the mount
+// since it hangs. It may be true for a moment while the file system answers.
 func (f *FS) Waiting() bool {
 	n := 0
 	err := f.raw.Control(func(fd uintptr) {
@@ -127,7 +126,7 @@ func (f *FS) Waiting() bool {
 	return err == nil && n == 1 // else it is closed
 }
 
-// answers reports whether it isn't hung. Precondition: mu is held.
+// answers reports whether the file system answers. Precondition: mu is held.
 func (f *FS) answers() bool {
 	select {
 	case <-f.open:
@@ -144,9 +143,9 @@ func (f *FS) gate() <-chan struct{} {
 	return f.open
 }
 
-// Close ends the file system and unmounts it, hung or not: who waits gets an
-// error (ENOTCONN or ECONNABORTED). A second Close does nothing. It returns the
-// error at which the server gave up, if it did.
+// Close ends the file system and unmounts it, hung or not: programs that wait get an error
+// (ENOTCONN or ECONNABORTED). A second Close does nothing. It returns the error at which the
+// server gave up, if it did.
 func (f *FS) Close() error {
 	var err error
 	f.once.Do(func() {

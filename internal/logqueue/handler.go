@@ -11,9 +11,9 @@ import (
 	"sync"
 )
 
-// Handler writes a line per record to out. Where env says that the journal reads standard
-// error, a record gets its level as the prefix that sd-daemon(3) describes, and no time,
-// which the journal keeps itself.
+// Handler writes one line per record to out. If env says that the journal reads standard error,
+// the line begins with the record's level as in sd-daemon(3), and has no time, which the
+// journal adds itself.
 func Handler(out io.Writer, env func(string) string, level slog.Leveler) slog.Handler {
 	if env("JOURNAL_STREAM") == "" {
 		return slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})
@@ -31,14 +31,14 @@ func Handler(out io.Writer, env func(string) string, level slog.Leveler) slog.Ha
 	return &journal{Handler: text, out: p}
 }
 
-// Loss words records that were dropped as a record of [Handler]'s, for [New].
+// Loss makes, for [New], the record about dropped records, in the form of [Handler].
 func Loss(env func(string) string) func(dropped int) []byte {
 	return func(dropped int) []byte {
 		var line bytes.Buffer
 		//diag serving
-		// The program that reads the log, such as the journal, stopped reading for a while, and so
-		// many lines are missing here. Requests went on, and `wcache status` showed it; see why the
-		// reader was slow.
+		// The program that reads the log, such as the journal, stopped reading for a while, and this
+		// number of lines is missing here. Requests went on, and `wcache status` showed it; see why
+		// the reader was slow.
 		slog.New(Handler(&line, env, slog.LevelInfo)).Warn("log was not read, and records are dropped", "records", dropped)
 		return line.Bytes()
 	}
@@ -50,8 +50,8 @@ type journal struct {
 	out *prefixed
 }
 
-// prefixed is where a record's line goes. It is locked from the prefix to the
-// line's end.
+// prefixed is the output of a record's line. It is locked from the prefix to the end of the
+// line.
 type prefixed struct {
 	mu     sync.Mutex
 	out    io.Writer

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package logqueue stands between a program and a log that may not be read: who logs
-// is never kept waiting, and what could not be kept is counted. [Handler] is how a record
-// is written to such a log.
+// Package logqueue decouples a program from a log whose reader may be slow: a call that logs
+// never waits, and the queue counts the records that it drops. [Handler] writes records in the
+// form of the journal.
 package logqueue
 
 import (
@@ -13,43 +13,42 @@ import (
 	"time"
 )
 
-// maxWaiting is how much may wait for the log at once, in bytes with overhead: some
-// 5,000 records.
+// maxWaiting is the most bytes, with overhead, that may wait for the log: some 5,000 records.
 const maxWaiting = 1 << 20
 
-// overhead is what a record takes beside its text, in bytes.
+// overhead is the memory of a record in addition to its text, in bytes.
 const overhead = 64
 
-// slow is how long the log may take for one record before that is a problem.
+// slow is how long the log may take for one record before Problem reports it.
 const slow = time.Second
 
-// Queue is what records are written to. They reach the log in their order, each by one
-// call of its Write. Beyond 1 MiB of them the newest are dropped, and their number is
-// told in their place. It is safe for concurrent use.
+// Queue takes records and writes them to the log in order, each by one call of its Write. When
+// 1 MiB of records wait, it drops new ones, and writes their number in their place. It is safe
+// for concurrent use.
 type Queue struct {
 	out  io.Writer
 	told func(dropped int) []byte
 	done chan struct{} // closed when all has been written
 
 	mu      sync.Mutex
-	more    sync.Cond // there is something to do
+	more    sync.Cond // signals a new record, or Close
 	waiting []record
 	bytes   int
 	closed  bool
-	writing time.Time // since when the log has had the record that is being written; zero: none is
-	dropped int       // of which the log has not been told
-	since   time.Time // when the first of them was
-	fault   error     // of the last record
+	writing time.Time // start of the Write that is under way; zero: none is
+	dropped int       // dropped records that the log doesn't know of yet
+	since   time.Time // when the first of these was dropped
+	fault   error     // of the last Write
 }
 
-// record is a text, or that so many were dropped here.
+// record is a text, or the number of records that were dropped here.
 type record struct {
 	text    []byte
 	dropped int
 }
 
-// New makes a queue for a log, which is written to by one goroutine of the queue's.
-// Told gives the record that tells the log how many were dropped. Close it.
+// New makes a queue for a log. One goroutine of the queue writes to out. Told makes the record
+// about dropped records. The caller closes the queue.
 func New(out io.Writer, told func(dropped int) []byte) *Queue {
 	q := &Queue{out: out, told: told, done: make(chan struct{})}
 	q.more.L = &q.mu
@@ -57,7 +56,7 @@ func New(out io.Writer, told func(dropped int) []byte) *Queue {
 	return q
 }
 
-// Write takes a record, or drops it, and returns at once. It gives no error.
+// Write queues a record, or drops it, and returns at once. It never gives an error.
 func (q *Queue) Write(p []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,7 +70,7 @@ func (q *Queue) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drop counts a record that is dropped behind what waits. Precondition: mu is held.
+// drop counts a dropped record at the end of the queue. Precondition: mu is held.
 func (q *Queue) drop() {
 	if q.dropped == 0 {
 		q.since = time.Now()
@@ -85,7 +84,7 @@ func (q *Queue) drop() {
 	q.more.Signal()
 }
 
-// run writes what comes until the queue is closed.
+// run writes records until the queue is closed.
 func (q *Queue) run() {
 	defer close(q.done)
 	q.mu.Lock()
@@ -101,8 +100,8 @@ func (q *Queue) run() {
 	}
 }
 
-// next writes the first record that waits. Precondition: mu is held; it is not while
-// the log writes.
+// next writes the first record that waits. Precondition: mu is held; next releases it during
+// the Write.
 func (q *Queue) next() {
 	r := q.waiting[0]
 	q.waiting = q.waiting[1:]
@@ -119,10 +118,10 @@ func (q *Queue) next() {
 		q.bytes -= len(r.text) + overhead
 	}
 	q.dropped -= r.dropped
-	q.fault = err // the record is lost; the log's end must not be the program's
+	q.fault = err // the record is lost; a broken log must not end the program
 }
 
-// Problem says what is wrong with the log at present, "" for nothing.
+// Problem describes the current problem of the log, "" for none.
 func (q *Queue) Problem() string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,9 +137,8 @@ func (q *Queue) Problem() string {
 	return ""
 }
 
-// Close takes no more records, and waits until all that it has are written, for as
-// long as limit at most: a log that hangs is left to the program's end. The error says
-// that it hangs.
+// Close ends the queue, and waits until all records are written, for limit at most. The error
+// says that the log hangs; then the end of the program ends the Write.
 func (q *Queue) Close(limit time.Duration) error {
 	q.mu.Lock()
 	q.closed = true

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package quota bounds what many do at once by what it takes together, such as bytes
-// of memory.
+// Package quota limits what concurrent work uses together, such as bytes of memory.
 package quota
 
 import (
@@ -11,8 +10,8 @@ import (
 	"sync"
 )
 
-// Quota is an amount that is taken and given back. Who asks first is served first, so
-// that one who needs much gets it. It is safe for concurrent use.
+// Quota is an amount from which callers take shares. It serves callers in their order, so that
+// a caller that needs much isn't overtaken for ever. It is safe for concurrent use.
 type Quota struct {
 	total int64
 
@@ -26,14 +25,14 @@ type waiter struct {
 	done chan struct{} // closed when n was taken
 }
 
-// New makes a quota of total, of which all is free.
+// New makes a quota of total, all of it free.
 func New(total int64) *Quota { return &Quota{total: total, free: total} }
 
-// Total is what there is when nobody has any.
+// Total is the whole amount, taken or free.
 func (q *Quota) Total() int64 { return q.total }
 
-// Take waits for n to be free, and takes it. Who needs more than there is takes all.
-// The error is the cause of ctx's end.
+// Take waits until n is free, and takes it; if n is more than the total it takes the total. The
+// error is the cause of ctx's end. The caller gives the share back.
 func (q *Quota) Take(ctx context.Context, n int64) (*Share, error) {
 	n = min(n, q.total)
 	q.mu.Lock()
@@ -53,7 +52,7 @@ func (q *Quota) Take(ctx context.Context, n int64) (*Share, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	select {
-	case <-w.done: // in the same moment
+	case <-w.done: // both happened at once
 		q.free += n
 	default:
 		q.queue = slices.DeleteFunc(q.queue, func(x *waiter) bool { return x == w })
@@ -62,14 +61,14 @@ func (q *Quota) Take(ctx context.Context, n int64) (*Share, error) {
 	return nil, context.Cause(ctx)
 }
 
-// Share is what somebody has of a quota. A nil Share is nothing of none. It is safe for
-// concurrent use.
+// Share is a part of a quota that a caller has taken. The methods of a nil Share do nothing. It
+// is safe for concurrent use.
 type Share struct {
 	quota *Quota
 	n     int64 // guarded by the quota's mu
 }
 
-// Keep gives back what is more than n.
+// Keep gives back all but n.
 func (s *Share) Keep(n int64) {
 	if s == nil {
 		return
@@ -83,7 +82,7 @@ func (s *Share) Keep(n int64) {
 	}
 }
 
-// Has is how much it is.
+// Has is the share's amount.
 func (s *Share) Has() int64 {
 	if s == nil {
 		return 0
@@ -93,11 +92,10 @@ func (s *Share) Has() int64 {
 	return s.n
 }
 
-// Give gives all back. A second time it does nothing.
+// Give gives all back. A second call does nothing.
 func (s *Share) Give() { s.Keep(0) }
 
-// serve lets those go on for whom there is enough, in their order. Precondition: mu is
-// held.
+// serve serves waiting callers in their order while enough is free. Precondition: mu is held.
 func (q *Quota) serve() {
 	for len(q.queue) > 0 && q.queue[0].n <= q.free {
 		q.free -= q.queue[0].n

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package testmain is what the tests of a package that opens descriptors run
-// under: a descriptor or a goroutine that outlives them fails the run.
+// Package testmain runs the tests of a package that opens descriptors, and fails if a
+// descriptor or a goroutine outlives them.
 package testmain
 
 import (
@@ -41,11 +41,10 @@ func Run(m *testing.M) {
 	os.Exit(code)
 }
 
-// endTime is how long what the tests have ended may take to be gone.
+// endTime is how long goroutines and descriptors may take to end after the tests.
 const endTime = 30 * time.Second
 
-// leaks says which goroutines are left, and which descriptors that were not there
-// before.
+// leaks describes the remaining goroutines, and the descriptors that are new.
 func leaks(before map[string]string) (left []string) {
 	if err := goleak.Find(); err != nil {
 		left = append(left, "goroutines are left: "+err.Error())
@@ -62,8 +61,8 @@ func leaks(before map[string]string) (left []string) {
 	return left
 }
 
-// open lists this process's descriptors by number. Those that Go's runtime opens
-// once and keeps (its poller) are not anybody's leak.
+// open lists this process's descriptors by number, without those that Go's runtime opens once
+// and keeps for its poller.
 func open() map[string]string {
 	list := make(map[string]string)
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Patience is how long what has to happen may take: it ends a hang, and is far longer
-// than the slowest machine needs.
+// Patience is how long a test waits for an event: it ends a hang, and is far longer than the
+// slowest machine needs.
 const Patience = time.Minute
 
-// between is from one look at a condition to the next.
+// between is the pause between two checks of a condition.
 const between = 5 * time.Millisecond
 
-// Eventually waits, for as long as [Patience] allows, for what happens in another
-// goroutine or process. What names it for people.
+// Eventually waits, for [Patience] at most, for an event in another goroutine or process. What
+// names the event.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	if !Within(ok) {
@@ -26,9 +26,9 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Within is Eventually for those who say by themselves that it was in vain.
+// Within is Eventually for callers that report the failure themselves.
 func Within(ok func() bool) bool {
-	for range Patience / between { // looks, and no time: this process may not run at all
+	for range Patience / between { // counts checks and not time, since this process may not get the processor
 		if ok() {
 			return true
 		}
@@ -37,7 +37,8 @@ func Within(ok func() bool) bool {
 	return false
 }
 
-// Log is what others write, to be read meanwhile. It is safe for concurrent use.
+// Log stores what other goroutines write, and can be read meanwhile. It is safe for concurrent
+// use.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

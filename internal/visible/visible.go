@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package visible makes text that comes from elsewhere fit to be shown: the name of a
-// file, a process or a key may hold control characters, with which a terminal moves,
-// changes what it has shown, or answers as if somebody typed.
+// Package visible makes foreign text safe to show: the name of a file, a process or a key may
+// contain control characters, by which a terminal moves the cursor, changes what it has shown,
+// or sends input as if the user typed.
 package visible
 
 import (
@@ -15,10 +15,10 @@ import (
 	"unicode/utf8"
 )
 
-// Text gives s with all that isn't printable escaped as in a string of Go: control
-// characters (\x1b, \n), marks that turn the direction of writing (\u202e), and bytes
-// that are no UTF-8 (\xff). Printable is what strconv.IsPrint says. Text that has an
-// escape already, as after %q, stays as it is.
+// Text gives s with all unprintable characters escaped as in a Go string: control characters
+// (\x1b, \n), marks that change the direction of writing (\u202e), and bytes that aren't UTF-8
+// (\xff). A character is printable if strconv.IsPrint says so. Existing escapes, such as from
+// %q, stay as they are.
 func Text(s string) string {
 	if Printable(s) {
 		return s
@@ -40,8 +40,8 @@ func Text(s string) string {
 	return b.String()
 }
 
-// Line is Text of a message that may have several lines, as joined errors have. They
-// come one after the other.
+// Line is Text of a message of several lines, such as joined errors, as one line: "; " separates
+// them.
 func Line(s string) string {
 	return Text(strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "; "))
 }
@@ -51,9 +51,9 @@ func Printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
-// JSON gives text in JSON with all that isn't printable in its strings escaped as JSON
-// does. encoding/json leaves some of it: DEL, the control characters above it, which
-// terminals obey as well, and marks of direction. Line breaks between values stay.
+// JSON gives JSON text with all unprintable characters in its strings escaped as in JSON.
+// encoding/json doesn't escape some of them: DEL, the control characters above it, which
+// terminals obey too, and marks of direction. Line breaks between values stay.
 func JSON(text []byte) []byte {
 	var b bytes.Buffer
 	for len(text) > 0 {

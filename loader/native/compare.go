@@ -16,20 +16,19 @@ import (
 	"github.com/wcache/wcache/tensor"
 )
 
-// Difference is what memory has that a plan doesn't put there.
+// Difference is how memory differs from the result of a plan.
 type Difference struct {
-	Tensor  string `json:"tensor"`  // the first one that differs, by its place in memory
-	Offset  int64  `json:"offset"`  // of the first such byte, from the tensor's start
-	Memory  byte   `json:"memory"`  // that byte as it is
-	File    byte   `json:"file"`    // and as the files give it
-	Bytes   int64  `json:"bytes"`   // that differ, in all
-	Tensors int    `json:"tensors"` // that have such bytes; those that share their memory count once
+	Tensor  string `json:"tensor"`  // the first tensor in memory that differs
+	Offset  int64  `json:"offset"`  // the first byte that differs, from the tensor's start
+	Memory  byte   `json:"memory"`  // that byte in memory
+	File    byte   `json:"file"`    // that byte by the files
+	Bytes   int64  `json:"bytes"`   // number of bytes that differ
+	Tensors int    `json:"tensors"` // number of tensors that differ; tensors with the same memory count once
 }
 
-// Compare carries a plan out as [Fill] does, and instead of writing compares with what
-// is in the view, block by block. It gives nil where each byte of the plan's storages
-// is as it has to be. Errors are those of Fill: with one nothing is known of the
-// memory.
+// Compare carries a plan out as [Fill] does, but instead of writing it compares with the
+// view, block by block. The difference is nil if all bytes of the plan's storages are equal.
+// Errors are as with Fill; after an error nothing is known about the memory.
 func Compare(ctx context.Context, plan *layout.Plan, view device.View, o Options) (*Difference, error) {
 	if err := check(plan, view.Bytes()); err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func Compare(ctx context.Context, plan *layout.Plan, view device.View, o Options
 	return c.difference(), nil
 }
 
-// comparison is a buffer that keeps nothing of what is written to it.
+// comparison is a buffer that compares what is written to it with a view.
 type comparison struct {
 	table  *tensor.Table
 	view   device.View
@@ -54,8 +53,8 @@ type comparison struct {
 
 	mu       sync.Mutex
 	found    *Difference  // nil: nothing yet; Tensor and Offset come at the end
-	first    int64        // byte of the segment
-	storages map[int]bool // that differ
+	first    int64        // offset in the segment of the first byte that differs
+	storages map[int]bool // storages that differ
 }
 
 func newComparison(t *tensor.Table, view device.View) *comparison {
@@ -85,7 +84,7 @@ func (c *comparison) Seal() (device.Segment, error) {
 
 func (c *comparison) Close() error { return nil }
 
-// note takes down that bytes at off differ. A block lies in one storage.
+// note records that bytes at off differ. A block lies in one storage.
 func (c *comparison) note(off int64, memory, file []byte) {
 	var n int64
 	first := -1
@@ -110,7 +109,7 @@ func (c *comparison) note(off int64, memory, file []byte) {
 	}
 }
 
-// storage is the one that holds a byte.
+// storage is the index of the storage that contains a byte.
 func (c *comparison) storage(at int64) int {
 	i, found := slices.BinarySearchFunc(c.places, at, func(place int, at int64) int {
 		return cmp.Compare(c.table.Storages[place].Offset, at)
@@ -132,18 +131,18 @@ func (c *comparison) difference() *Difference {
 	d.Offset, d.Tensors = at, len(c.storages)
 	for _, t := range c.table.Tensors {
 		begin := t.Offset * int64(t.DType.Size())
-		if t.Storage == storage && begin <= at { // the last one of those that share a storage
+		if t.Storage == storage && begin <= at { // of tensors that share the byte, the last
 			d.Tensor, d.Offset = t.Name, at-begin
 		}
 	}
 	return &d
 }
 
-// comparer has memory read while the files are, and compares then.
+// comparer is a writer that has memory read while the file is read, and then compares.
 type comparer struct {
 	c      *comparison
 	reader device.Reader
-	block  []byte // what the files give
+	block  []byte // bytes from the files
 	off    int64
 }
 

@@ -16,11 +16,11 @@ const (
 	smallBytes = 32 << 10
 )
 
-// task is a part of a plan that one worker does without looking at the others.
+// task is a part of a plan that one worker does independently of the others.
 type task func(*worker) error
 
-// cut makes tasks of about block bytes each. Ropes come first, because they keep
-// a CPU busy while others wait for a disk.
+// cut makes tasks of about block bytes each. Ropes come first, because they keep CPUs busy
+// while other workers wait for a disk.
 func cut(plan *layout.Plan, block int64) []task {
 	var tasks []task
 	for i := range plan.Ropes {
@@ -91,7 +91,7 @@ func neighbours(copies []layout.Copy) int {
 	return max(n, 1)
 }
 
-// run does n bytes of a file that lie in one piece.
+// run copies n contiguous bytes of a file.
 func (w *worker) run(c *layout.Copy, dst, src, n int64) error {
 	for n > 0 {
 		part := min(n, int64(w.block))
@@ -131,7 +131,7 @@ func (w *worker) cast(b []byte, c *layout.Copy, src, n int64) error {
 	return nil
 }
 
-// rows does rows of a copy that are shorter than the scratch.
+// rows copies rows that are shorter than the scratch.
 func (w *worker) rows(c *layout.Copy, row, n int64) error {
 	size := c.Written(c.RowBytes)
 	step := max(int64(w.block)/size, 1)
@@ -154,7 +154,7 @@ func (w *worker) rows(c *layout.Copy, row, n int64) error {
 	return nil
 }
 
-// each reads every row by itself.
+// each reads every row with a system call of its own.
 func (w *worker) each(b []byte, c *layout.Copy, src, n int64) error {
 	size := c.Written(c.RowBytes)
 	for ; n > 0; n-- {
@@ -172,7 +172,7 @@ func (w *worker) each(b []byte, c *layout.Copy, src, n int64) error {
 	return nil
 }
 
-// pick reads several rows at once, with what lies between them.
+// pick reads several rows at once, with the bytes between them.
 func (w *worker) pick(b []byte, c *layout.Copy, src, n int64) error {
 	convert := w.casts.of(c)
 	size := c.Written(c.RowBytes)
@@ -200,7 +200,7 @@ func put(dst, src []byte, convert cast.Func) {
 	convert(dst, src)
 }
 
-// batch does neighbours with one read.
+// batch serves neighbours with one read.
 func (w *worker) batch(copies []layout.Copy) error {
 	first, last := &copies[0], &copies[len(copies)-1]
 	s := w.scratch[:last.Src+last.RowBytes-first.Src]

@@ -23,19 +23,19 @@ import (
 
 // Digest is the sha256 of a file.
 type Digest struct {
-	File   int    `json:"file"`   // index into the files that were asked for
+	File   int    `json:"file"`   // index into the files of the request
 	SHA256 string `json:"sha256"` // 64 hexadecimal digits
-	// Hub is what a Hugging Face cache says that it is: there a file of weights is a
-	// link to blobs/SHA256. "": the file isn't one of such a cache, or is a small one,
-	// which has another name.
+	// Hub is the sha256 in the file's name in a Hugging Face cache, where a file of weights
+	// is a link to blobs/SHA256. "": the file isn't in such a cache, or is a small one, which
+	// has another kind of name.
 	Hub string `json:"hub,omitempty"`
 }
 
-// Damaged is the error for a file that is not what its name in a Hugging Face cache
-// says: its download was cut short, or the disk has lost something.
+// Damaged is the error for a file whose sha256 isn't the one in its name in a Hugging Face
+// cache: its download was cut short, or the disk has lost data.
 type Damaged struct {
 	Path        string
-	SHA256, Hub string // that it has, and that its name says
+	SHA256, Hub string // the file's sha256, and the one in its name
 }
 
 func (e *Damaged) Error() string {
@@ -47,30 +47,30 @@ func (e *Damaged) Error() string {
 	return fmt.Sprintf("check %q: its sha256 is %s and its name in the Hugging Face cache says %s: it is damaged or not complete", e.Path, e.SHA256, e.Hub)
 }
 
-// Hashing says of which files sha256 is wanted.
+// Hashing says which files to hash, and how.
 type Hashing struct {
 	Files []layout.File
-	// Gently is for one who is in no hurry: a file at a time, past the page cache what
-	// isn't in it. Else there is a goroutine a processor, and all comes by the cache.
+	// Gently hashes one file at a time, and reads blocks that aren't in the page cache past
+	// it. Otherwise one goroutine per processor hashes, all through the page cache.
 	Gently bool
-	// Done is called for each file when it has been read, and was the same before and
-	// after. An error of it ends the hashing. It may be called by several goroutines
-	// at once.
+	// Done is called for each file that was read completely and didn't change meanwhile. Its
+	// error ends the hashing. Several goroutines may call it at once.
 	Done func(Digest) error
-	// Progress is called likewise, with the bytes that were just read. It may be nil.
+	// Progress is called in the same way, with the number of bytes that were just read. It
+	// may be nil.
 	Progress func(n int64)
 }
 
 const (
-	// hashBlock is what is read and hashed at once where it comes by the page cache: it
-	// fits a core's second level cache.
+	// hashBlock is how many bytes are read and hashed at once through the page cache. It
+	// fits into a core's second level cache.
 	hashBlock = 256 << 10
-	// gentleBlock is large enough to be read past the page cache.
+	// gentleBlock is how many bytes are read at once past the page cache.
 	gentleBlock = 2 * directBytes
 )
 
-// Hash computes the digests of files, the largest first: the last one to end is then
-// the earliest. Errors are as those of [Fill], or Done's.
+// Hash computes the digests of files, the largest first, which ends soonest with several
+// goroutines. Errors are as with [Fill], or Done's.
 func Hash(ctx context.Context, h Hashing) error {
 	if h.Progress == nil {
 		h.Progress = func(int64) {}
@@ -109,7 +109,7 @@ func Hash(ctx context.Context, h Hashing) error {
 	return context.Cause(ctx)
 }
 
-// hash does one file.
+// hash computes the digest of one file.
 func (w *worker) hash(h *Hashing, file int) error {
 	s, err := openSource(h.Files[file])
 	if err != nil {
@@ -128,7 +128,7 @@ func (w *worker) hash(h *Hashing, file int) error {
 	if d.SHA256, err = w.sum(s, h.Gently); err != nil {
 		return err
 	}
-	if err := s.check(); err != nil { // half of it may be another file's
+	if err := s.check(); err != nil { // a write during the read would mix contents
 		return err
 	}
 	return h.Done(d)
@@ -141,10 +141,10 @@ func (w *worker) sum(s *source, gently bool) (string, error) {
 	if gently {
 		b = make([]byte, gentleBlock)
 		read = func(b []byte, off int64) error { return w.readBlock(s, b, off) }
-		// What has to come by the cache all the same is to go first, since Linux 6.3.
+		// Since Linux 6.3 the kernel drops first what this has to read through the cache.
 		advice = unix.FADV_NOREUSE
 	}
-	_ = unix.Fadvise(s.fd.Int(), 0, 0, advice) // it is advice
+	_ = unix.Fadvise(s.fd.Int(), 0, 0, advice) // only advice
 	sum := sha256.New()
 	for off := int64(0); off < s.file.Stamp.Size; {
 		if err := w.ctx.Err(); err != nil {
@@ -161,12 +161,12 @@ func (w *worker) sum(s *source, gently bool) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// blob is the path of a file of a Hugging Face cache that is named by its sha256.
-// Files that git itself holds are named by a SHA-1 of something else, 40 digits.
+// blob matches the path of a file in a Hugging Face cache that is named by its sha256. Files
+// that git itself stores are named by a git object id of 40 digits, which isn't their digest.
 var blob = regexp.MustCompile(`/blobs/([0-9a-f]{64})$`)
 
-// hub is the sha256 that a file's name in a Hugging Face cache says, "" for one of
-// elsewhere. The kernel knows where all links have led.
+// hub is the sha256 in the file's name in a Hugging Face cache, "" for other files. The link
+// in /proc/self/fd gives the path after all symbolic links.
 func (s *source) hub() (string, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", s.fd.Int()))
 	if err != nil {

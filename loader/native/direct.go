@@ -14,22 +14,21 @@ import (
 )
 
 const (
-	// directBytes is the least that is read past the page cache: smaller pieces and
-	// those with holes are what other ranks read around, and the cache serves them
-	// all with one read.
+	// directBytes is the smallest read past the page cache. Smaller pieces, and pieces with
+	// holes, lie between those of other ranks, and the cache serves all ranks with one read.
 	directBytes = 1 << 20
-	// alignBytes is what O_DIRECT wants offsets, lengths and memory to be a multiple
-	// of. No disk has larger blocks, and a file system that wants more says EINVAL.
+	// alignBytes divides the offsets, lengths and addresses of all reads with O_DIRECT. Disks
+	// have no larger blocks; a file system that needs more gives EINVAL.
 	alignBytes = 4 << 10
 )
 
-// openDirect prepares a source for reading past the page cache what isn't in it.
-// Where the file system has no such way everything goes through the cache.
+// openDirect prepares a source for reading blocks that aren't in the page cache past it. If
+// the file system can't do that, everything goes through the cache.
 func (s *source) openDirect() error {
 	open := func(flags int) (*fd.FD, error) {
 		n, err := unix.Open(s.file.Path, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
 		if err != nil {
-			return nil, nil //nolint:nilnil // not an error: there is no such way
+			return nil, nil //nolint:nilnil // not an error: the file system has no O_DIRECT
 		}
 		return fd.New(n)
 	}
@@ -48,22 +47,22 @@ func (s *source) openDirect() error {
 		_, _ = direct.Close(), probe.Close()
 		return nil // check says that the file changed
 	}
-	// Without it a probe would have the kernel read ahead what is about to be read.
+	// Otherwise a probe would make the kernel read ahead the blocks that come next.
 	_ = unix.Fadvise(probe.Int(), 0, 0, unix.FADV_RANDOM)
 	s.direct, s.probe, s.cached = direct, probe, s.inCache
 	return nil
 }
 
-// inCache reports whether a block of n bytes at off is in the page cache, by one of
-// its bytes. Asking may bring that byte's page in, so each asks for another; where
-// that is quicker than the answer, or it can't be told, the block is said to be there.
+// inCache reports whether a block of n bytes at off is in the page cache. It tests one byte.
+// The test may load that byte's page into the cache, so each test takes a random byte. If the
+// page arrives during the test, or the kernel can't tell, inCache reports true.
 func (s *source) inCache(off int64, n int) bool {
 	var b [1]byte
 	_, err := unix.Preadv2(s.probe.Int(), [][]byte{b[:]}, off+rand.Int64N(int64(n)), unix.RWF_NOWAIT)
 	return !errors.Is(err, unix.EAGAIN)
 }
 
-// aligned is memory for O_DIRECT, made when it is first needed.
+// aligned is memory for O_DIRECT, mapped at the first use.
 type aligned struct{ mem []byte }
 
 func (a *aligned) bytes(n int) ([]byte, error) {
@@ -80,13 +79,12 @@ func (a *aligned) bytes(n int) ([]byte, error) {
 
 func (a *aligned) free() {
 	if a.mem != nil {
-		_ = unix.Munmap(a.mem) // nobody can do anything about it
+		_ = unix.Munmap(a.mem) // fails only for wrong arguments
 	}
 	a.mem = nil
 }
 
-// readBlock fills b from the given offset, past the page cache if that is the
-// shorter way.
+// readBlock fills b from the given offset, past the page cache if b is large and not in it.
 func (w *worker) readBlock(s *source, b []byte, off int64) error {
 	if s.direct == nil || len(b) < directBytes || s.cached(off, len(b)) {
 		return s.read(b, off)
@@ -103,8 +101,8 @@ func (w *worker) readBlock(s *source, b []byte, off int64) error {
 		if err == unix.EINTR {
 			continue
 		}
-		// A file's last bytes, and what the file system doesn't like to give in this
-		// way, come by the other.
+		// A file's last bytes, and blocks that the file system refuses with O_DIRECT, are
+		// read through the page cache.
 		if err != nil || n <= 0 || n%alignBytes != 0 && got+n < want {
 			return s.read(b, off)
 		}

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package native carries a [layout.Plan] out: it reads the ranges of checkpoint
-// files that a rank needs and puts them where the plan says, in any device's
-// memory. Shards are fused, cut and cast on the way; nothing is read or written
-// twice.
+// Package native carries a [layout.Plan] out: it reads the ranges of checkpoint files that a
+// rank needs and writes them to the memory of a device, where the plan says. It fuses, cuts
+// and casts shards on the way, and reads and writes each byte once.
 package native
 
 import (
@@ -26,24 +25,24 @@ const (
 	defaultBlock = 4 << 20
 	// minBlock is a block that holds whole elements of every type.
 	minBlock = 4 << 10
-	// scratchBytes is what a worker reads at once of bytes that it must pick or
-	// cast. It fits a core's second level cache.
+	// scratchBytes is how much a worker reads at once of bytes that it has to pick or cast.
+	// It fits into a core's second level cache.
 	scratchBytes = 256 << 10
 	// minWorkers keep a disk busy, and maxWorkers a PCIe link or a socket's memory;
-	// between them a worker a CPU is best.
+	// between them one worker per CPU is best.
 	minWorkers, maxWorkers = 4, 16
 )
 
 // Options say how to fill. The zero value is right for host memory.
 type Options struct {
-	Workers    int  // that read in parallel, one device writer each; 0: as many as suit the CPUs
-	BlockBytes int  // most bytes that one reads at once; 0: 4 MiB
-	Direct     bool // files that aren't in the page cache are read past it, where that can be done
-	// Progress is called by the workers, all at once, with the bytes that each just
-	// wrote. It may be nil.
+	Workers    int  // goroutines that read in parallel, one device writer each; 0: by the number of CPUs
+	BlockBytes int  // most bytes of one read; 0: 4 MiB
+	Direct     bool // files that aren't in the page cache are read past it, if the file system can
+	// Progress is called by all workers, concurrently, with the number of bytes that each
+	// just wrote. It may be nil.
 	Progress func(n int64)
-	// Digests are computed meanwhile, of the plan's files or others. What both need
-	// comes by the page cache then, Direct or not: that reads it from disk once.
+	// Digests are computed meanwhile, of the plan's files or others. Then all files go
+	// through the page cache, Direct or not, so that the disk reads each byte once.
 	Digests Hashing
 }
 
@@ -63,12 +62,12 @@ func Fill(ctx context.Context, plan *layout.Plan, buf device.Buffer, o Options) 
 	return fillFrom(ctx, sources, plan, buf, o)
 }
 
-// sources opens a plan's files as the options want them read.
+// sources opens a plan's files for reading as the options say. The caller closes them.
 func (o *Options) sources(plan *layout.Plan) ([]*source, error) {
 	return openSources(plan.Files, o.Direct && len(o.Digests.Files) == 0)
 }
 
-// fillFrom is Fill of a plan that was checked, with its files open.
+// fillFrom is Fill for a checked plan whose files are open.
 func fillFrom(ctx context.Context, sources []*source, plan *layout.Plan, buf device.Buffer, o Options) error {
 	workers, blockBytes, progress := o.Workers, o.BlockBytes, o.Progress
 	if workers <= 0 {
@@ -105,8 +104,8 @@ func fillFrom(ctx context.Context, sources []*source, plan *layout.Plan, buf dev
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	// A file that was written to while it was read has given us neither the old
-	// nor the new contents.
+	// If a file was written while it was read, the contents are neither the old nor the new
+	// ones.
 	for _, s := range sources {
 		if err := s.check(); err != nil {
 			return err
@@ -153,7 +152,7 @@ func (w *worker) do(tasks []task, buf device.Buffer, next *atomic.Int64) error {
 	return err
 }
 
-// write makes n bytes at dst by a call of fill, and commits them.
+// write has fill write n bytes at dst, and commits them.
 func (w *worker) write(dst int64, n int, fill func([]byte) error) error {
 	b, err := w.out.Block(dst, n)
 	if err != nil {

@@ -39,10 +39,10 @@ type source struct {
 	fd   *fd.FD
 	file layout.File
 
-	// For what isn't in the page cache; nil: everything goes through it.
+	// For blocks that aren't in the page cache; nil: everything goes through it.
 	direct, probe *fd.FD
-	// cached is inCache, but where a test has to choose the way: what is in the page
-	// cache is the kernel's affair, and changes at any moment.
+	// cached is inCache, except in tests that have to choose: the kernel changes the page
+	// cache at any moment.
 	cached func(off int64, n int) bool
 }
 
@@ -59,7 +59,7 @@ func openSources(files []layout.File, direct bool) ([]*source, error) {
 	if !direct {
 		return list, nil
 	}
-	for _, s := range list { // now that all have what they need
+	for _, s := range list { // after all files are open
 		if err := s.openDirect(); err != nil {
 			closeSources(list)
 			return nil, err
@@ -72,7 +72,7 @@ func closeSources(list []*source) {
 	for _, s := range list {
 		for _, f := range []*fd.FD{s.fd, s.direct, s.probe} {
 			if f != nil {
-				_ = f.Close() // it was only read
+				_ = f.Close() // only read, so an error loses nothing
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func openSource(file layout.File) (*source, error) {
 	return s, nil
 }
 
-// check compares the file with what it was when the plan was made.
+// check compares the file with its stamp in the plan.
 func (s *source) check() error {
 	err := s.file.Stamp.Check(s.fd.Int(), s.file.Path)
 	var changed *stamp.Changed

@@ -10,18 +10,18 @@ import (
 	"unicode/utf8"
 )
 
-// Options say what a pickle may hold.
+// Options say what a pickle may contain.
 type Options struct {
-	// Allow reports whether a pickle may name this attribute of this module. Nil:
-	// it may name none.
+	// Allow reports whether a pickle may name this attribute of this module. Nil: a pickle
+	// may name none.
 	Allow func(module, name string) bool
-	// MaxItems bounds the number of values; one that is shared counts each time
-	// that it is reached. Zero: DefaultItems.
+	// MaxItems limits the number of values; a shared value counts at each reference. Zero:
+	// DefaultItems.
 	MaxItems int
 }
 
-// Decode reads one pickle that fills b. A []byte in the result is a part of b,
-// not a copy. Errors are a *[SyntaxError], a *[GlobalError] or a *[LimitError].
+// Decode reads one pickle that fills b. Each []byte in the result is a part of b, not a copy.
+// Errors are a *[SyntaxError], a *[GlobalError] or a *[LimitError].
 func Decode(b []byte, o Options) (any, error) {
 	if o.MaxItems == 0 {
 		o.MaxItems = DefaultItems
@@ -224,7 +224,7 @@ func (d *decoder) set(items []slot) {
 	to := d.top()
 	dict, ok := to.value.(*Dict)
 	if !ok {
-		d.fail("set items of a value that is no dict")
+		d.fail("set items of a value that is not a dict")
 		return
 	}
 	if len(items)%2 != 0 {
@@ -260,8 +260,8 @@ func (d *decoder) global(names []slot) {
 	d.push(slot{value: Global{module, name}})
 }
 
-// apply reads what NEWOBJ and REDUCE find on the stack: a global and the tuple
-// that it is applied to.
+// apply pops the operands of NEWOBJ and REDUCE from the stack: a global and a tuple of
+// arguments.
 func (d *decoder) apply(s []slot) (Global, Tuple, []slot) {
 	if d.err != nil {
 		return Global{}, nil, nil

@@ -92,7 +92,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"tuple below a mark", "\x80\x05N(\x85.", "byte 4: stack is empty"},
 		{"no mark", "\x80\x05t.", "byte 2: no mark is open"},
 		{"append to none", "\x80\x05NNa.", "byte 4: append to a value that is no list"},
-		{"set in none", "\x80\x05N\x8c\x01aNs.", "byte 7: set items of a value that is no dict"},
+		{"set in none", "\x80\x05N\x8c\x01aNs.", "byte 7: set items of a value that is not a dict"},
 		{"key without a value", "\x80\x05}(\x8c\x01au.", "byte 7: key without a value"},
 		{"int as key", "\x80\x05}K\x01Ns.", "byte 6: dict key is no string"},
 		{"frame past the end", "\x80\x05\x95\x09\x00\x00\x00\x00\x00\x00\x00N.", "byte 2: frame of 9 bytes, of which 2 are there"},

@@ -13,9 +13,8 @@ import (
 	"slices"
 )
 
-// The sizes that CPython's pickler frames by: _FRAME_SIZE_TARGET and
-// _FRAME_SIZE_MIN of Lib/pickle.py. Strings and bytes of the target or more stand
-// outside of frames.
+// The frame sizes of CPython's pickler: _FRAME_SIZE_TARGET and _FRAME_SIZE_MIN of Lib/pickle.py.
+// Strings and bytes of at least the target stand outside of frames.
 const (
 	frameTarget = 64 << 10
 	frameMin    = 4
@@ -33,15 +32,14 @@ func Encode(v any) ([]byte, error) {
 	return e.Finish()
 }
 
-// Encoder writes one pickle, opcode by opcode. Whoever uses it keeps the order
-// of the pickle machine: arguments first, then what is done with them. It is not
-// safe for concurrent use.
+// Encoder writes one pickle, opcode by opcode. The caller follows the order of the pickle
+// machine: arguments first, then the operation. It is not safe for concurrent use.
 //
-// Errors stick: after one, calls do nothing, and Finish returns it.
+// After an error further calls do nothing, and Finish returns the error.
 type Encoder struct {
 	buf     []byte
 	ranges  []span
-	frame   int   // where the open frame's header is, -1 if none is open
+	frame   int   // offset of the open frame's header, -1 if none is open
 	ranged  int64 // bytes of the ranges in the open frame
 	memo    int   // values memoized so far
 	names   map[string]int
@@ -50,7 +48,7 @@ type Encoder struct {
 	err     error
 }
 
-// NewEncoder starts a pickle of which about size bytes are expected.
+// NewEncoder starts a pickle that will have about size bytes.
 func NewEncoder(size int) *Encoder {
 	e := &Encoder{
 		buf:     make([]byte, 0, size),
@@ -63,9 +61,8 @@ func NewEncoder(size int) *Encoder {
 	return e
 }
 
-// Finish ends the pickle, the value of which is the only one on the stack, and reads
-// what BytesFrom was given. The caller owns the bytes; the encoder is of no use any
-// more.
+// Finish ends the pickle, when its value is the only one on the stack, and reads the ranges of
+// BytesFrom. The caller owns the bytes, and must not use the encoder again.
 func (e *Encoder) Finish() ([]byte, error) {
 	parts, err := e.Parts()
 	switch {
@@ -205,7 +202,7 @@ func (e *Encoder) Int(v int64) {
 	case v >= math.MinInt32 && v <= math.MaxInt32:
 		e.buf = binary.LittleEndian.AppendUint32(append(e.buf, opBinInt), uint32(v))
 	default:
-		// The bits of the magnitude and one for the sign, in whole bytes.
+		// The bits of the magnitude and one for the sign, rounded up to bytes.
 		n := bits.Len64(uint64(v^v>>63))/8 + 1
 		e.buf = append(e.buf, opLong1, byte(n))
 		for i := range n {
@@ -231,8 +228,7 @@ func (e *Encoder) String(s string) {
 	e.Memoize()
 }
 
-// Name writes a string that is expected again: each further time, a reference to
-// the first.
+// Name writes a string that comes several times: the string the first time, then references.
 func (e *Encoder) Name(s string) {
 	if i, ok := e.names[s]; ok {
 		e.get(i)
@@ -248,8 +244,8 @@ func (e *Encoder) Bytes(b []byte) {
 	e.buf = append(e.buf, b...)
 }
 
-// BytesFrom writes as bytes the n bytes at off of r. They are read when the pickle
-// is written, see [Encoder.Parts]; only of a few a copy is taken.
+// BytesFrom writes, as a bytes value, the n bytes at off of r. They are read when the pickle is
+// written, see [Encoder.Parts]; small ranges are copied at once.
 func (e *Encoder) BytesFrom(r io.ReaderAt, off, n int64) {
 	if e.err != nil {
 		return
@@ -280,8 +276,7 @@ func (e *Encoder) bytesHeader(n int64) {
 	}
 }
 
-// Global writes the name of an attribute of a module; each further time, a
-// reference to the first.
+// Global writes the name of an attribute of a module: the name the first time, then references.
 func (e *Encoder) Global(module, name string) {
 	g := Global{module, name}
 	if i, ok := e.globals[g]; ok {
@@ -352,7 +347,7 @@ func (e *Encoder) Memoize() int {
 // Remember memoizes the last value under a number of the caller's.
 func (e *Encoder) Remember(id int) { e.marked[id] = e.Memoize() }
 
-// Recall writes a reference to what was remembered under id, if anything was.
+// Recall writes a reference to the value remembered under id; false if there is none.
 func (e *Encoder) Recall(id int) bool {
 	i, ok := e.marked[id]
 	if ok {
@@ -375,8 +370,8 @@ func (e *Encoder) op(op byte) {
 	e.buf = append(e.buf, op)
 }
 
-// begin is where a value begins, the one place where Python's pickler looks
-// whether the open frame is full.
+// begin is called where a value begins, the one place where Python's pickler checks whether the
+// open frame is full.
 func (e *Encoder) begin() {
 	if e.frame >= 0 && e.framed() >= frameTarget {
 		e.closeFrame()
@@ -397,7 +392,7 @@ func (e *Encoder) closeFrame() {
 	}
 	if n := e.framed(); n >= frameMin {
 		binary.LittleEndian.PutUint64(e.buf[e.frame+1:], uint64(n))
-	} else { // too few for a range to be among them
+	} else { // too few bytes to include a range
 		e.buf = append(e.buf[:e.frame], e.buf[e.frame+frameHeader:]...)
 	}
 	e.frame = -1
@@ -406,7 +401,7 @@ func (e *Encoder) closeFrame() {
 // framed is how many bytes the open frame has so far.
 func (e *Encoder) framed() int64 { return int64(len(e.buf)-e.frame-frameHeader) + e.ranged }
 
-// leaveFrame ends the frame if what follows is n bytes that stand outside of one.
+// leaveFrame ends the frame if the next n bytes have to stand outside of one.
 func (e *Encoder) leaveFrame(n int64) {
 	if n >= frameTarget {
 		e.closeFrame()

@@ -5,29 +5,29 @@ package pickle
 
 import "fmt"
 
-// slot is a value on the stack or in the memo. node is its place in
-// decoder.nodes, 0 for a value that can't hold others.
+// slot is a value on the stack or in the memo. Node is its index in decoder.nodes, 0 for a value
+// that can't contain others.
 type slot struct {
 	value any
 	node  int
 }
 
-// node is what is known of a value that holds others. Python may put a value
-// into another and change it later, which is how a value comes to contain
-// itself; its pickler needs that for nothing but such values. So a node that is
-// inside another is final, and depth and size can be kept exactly.
+// node has the depth and size of a value that contains others. A pickle could put a value into
+// another and change it later, and so make a value that contains itself; Python's pickler does
+// that only for such values. So the decoder treats a node inside another as final, and depth
+// and size are exact.
 type node struct {
-	depth  int  // 1 for one that holds no nodes
-	size   int  // values in the tree below, itself included
-	inside bool // it is a part of another
+	depth  int  // 1 if it contains no nodes
+	size   int  // values in its tree, with itself
+	inside bool // it is part of another node
 }
 
-// decoder is Python's pickle machine. err is the first error; once it is set,
-// nothing that the machine does counts.
+// decoder is Python's pickle machine. Err is the first error; once it is set, the machine's
+// results are not used.
 type decoder struct {
 	in    []byte
 	pos   int
-	op    int // where the current opcode is
+	op    int // offset of the current opcode
 	frame int // end of the latest frame
 	opts  Options
 	stack []slot
@@ -46,7 +46,7 @@ func (d *decoder) hold(v any, items []slot) slot {
 	return s
 }
 
-// extend enters items into node i.
+// extend adds items to node i.
 func (d *decoder) extend(i int, items []slot) {
 	if d.err != nil {
 		return
@@ -84,7 +84,7 @@ func (d *decoder) push(s slot) {
 	d.stack = append(d.stack, s)
 }
 
-// floor is how far the stack may be emptied: to the last mark.
+// floor is the smallest length to which the stack may be popped: that at the last mark.
 func (d *decoder) floor() int {
 	if len(d.marks) == 0 {
 		return 0
@@ -100,8 +100,8 @@ func (d *decoder) top() slot {
 	return d.stack[len(d.stack)-1]
 }
 
-// pop removes the last n values. They are valid until the next push; after an
-// error there are none.
+// pop removes the last n values. They are valid until the next push; after an error pop gives
+// none.
 func (d *decoder) pop(n int) []slot {
 	base := len(d.stack) - n
 	if base < d.floor() {

@@ -8,27 +8,27 @@ import (
 	"io"
 )
 
-// minRange is from how many bytes on BytesFrom takes no copy. Fewer cost no more
-// than the note of where they are.
+// minRange is the smallest range, in bytes, that BytesFrom doesn't copy. A copy of fewer costs
+// no more than a Part.
 const minRange = 1 << 10
 
-// Part is one of the pieces that a pickle is made of, in their order.
+// Part is one piece of a pickle.
 type Part struct {
 	Bytes []byte // what was encoded, if From is nil
-	// From has the N bytes at Off, which nobody has read yet.
+	// From has the N bytes at Off, which are read when the part is written.
 	From   io.ReaderAt
 	Off, N int64
 }
 
-// span is a range that comes after so many bytes of what was encoded.
+// span is a range, and the number of encoded bytes before it.
 type span struct {
 	at   int
 	part Part
 }
 
-// Parts ends the pickle, the value of which is the only one on the stack: what was
-// encoded, and between that the ranges that BytesFrom was given. The first part and
-// the last are encoded bytes. The caller owns them; the encoder is of no use any more.
+// Parts ends the pickle, when its value is the only one on the stack, and gives its parts in
+// order: encoded bytes, and between them the ranges of BytesFrom. The first and the last part
+// are encoded bytes. The caller owns them, and must not use the encoder again.
 func (e *Encoder) Parts() ([]Part, error) {
 	e.op(opStop)
 	e.closeFrame()

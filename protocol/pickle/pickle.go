@@ -1,35 +1,32 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// Package pickle reads and writes the part of Python's pickle format that
-// vLLM's weight cache messages are made of, as specified in CPython's
-// Lib/pickletools.py: protocols 4 and 5, without persistent ids, extension
-// codes and out-of-band buffers.
+// Package pickle reads and writes the part of Python's pickle format that vLLM's weight cache
+// messages use, as specified in CPython's Lib/pickletools.py: protocols 4 and 5, without
+// persistent ids, extension codes and out-of-band buffers.
 //
 // # Decoding
 //
-// [Decode] constructs nothing. A class or a function that a pickle names is a
-// [Global], making an object is an [Object], calling a function is a [Call]: all
-// of them data, and only those names are let in that the caller allows. The
-// opcodes are a closed list, and depth and number of values are bounded. What
-// comes back is a tree of finite size: no value contains itself.
+// [Decode] runs nothing. It gives the name of a class or function as a [Global], the making of
+// an object as an [Object], and the call of a function as a [Call], all of them data. It accepts
+// only names that the caller allows and a fixed list of opcodes, and limits depth and number of
+// values. The result is a finite tree: no value contains itself.
 //
 // # Encoding
 //
-// [Encode] writes a tree the way CPython's pickle.dumps does, byte for byte
-// unless Python would have noticed that two equal strings are one object. An
-// [Encoder] writes opcode by opcode, for messages that are worth it.
+// [Encode] writes a tree exactly as CPython's pickle.dumps does, unless two equal strings are
+// one object in Python. An [Encoder] writes opcode by opcode, for large messages.
 package pickle
 
 import "fmt"
 
-// Limits of what [Decode] takes.
+// Limits of [Decode].
 const (
 	// MaxDepth is how deep values and marks may be nested. vLLM's replies nest
 	// ten deep.
 	MaxDepth = 32
-	// DefaultItems is how many values a pickle may hold where Options says
-	// nothing. A request of vLLM 0.33 holds about 60.
+	// DefaultItems is how many values a pickle may contain if Options doesn't say. A request
+	// of vLLM 0.33 has about 60.
 	DefaultItems = 1 << 14
 )
 
@@ -42,8 +39,8 @@ type (
 	// List is a Python list.
 	List struct{ Items []any }
 
-	// Dict is a Python dict with string keys, in the order of the pickle. Keys
-	// that come twice are kept twice.
+	// Dict is a Python dict with string keys, in the order of the pickle. It keeps duplicate
+	// keys.
 	Dict struct{ Items []Item }
 
 	// Item is one key of a Dict with its value.
@@ -56,22 +53,22 @@ type (
 	// Name may be dotted: "UntypedStorage.from_file".
 	Global struct{ Module, Name string }
 
-	// Object is an instance of Class as __new__ makes it from Args, with the
-	// state that it is given then. State is nil where it is given none.
+	// Object is an instance of Class that __new__ makes from Args, with the given state.
+	// State is nil if there is none.
 	Object struct {
 		Class Global
 		Args  Tuple
 		State any
 	}
 
-	// Call is what Func returns for Args.
+	// Call is the result of Func for Args.
 	Call struct {
 		Func Global
 		Args Tuple
 	}
 )
 
-// Get is the value of a key. Of two equal keys the later counts, as in Python.
+// Get is the value of a key; of duplicate keys the last, as in Python.
 func (d *Dict) Get(key string) (any, bool) {
 	for i := len(d.Items) - 1; i >= 0; i-- {
 		if d.Items[i].Key == key {
@@ -84,8 +81,8 @@ func (d *Dict) Get(key string) (any, bool) {
 // String is the dotted path, such as "torch.Size".
 func (g Global) String() string { return g.Module + "." + g.Name }
 
-// SyntaxError is a pickle that is malformed, or well-formed and outside of what
-// this package reads.
+// SyntaxError is the error for a malformed pickle, or one with parts that this package doesn't
+// read.
 type SyntaxError struct {
 	Offset int // bytes from the pickle's start, of the opcode
 	Reason string
@@ -98,7 +95,7 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("decode pickle: byte %d: %s", e.Offset, e.Reason)
 }
 
-// GlobalError is a pickle that names a class or function that it must not.
+// GlobalError is the error for a pickle that names a class or function that isn't allowed.
 type GlobalError struct{ Module, Name string }
 
 func (e *GlobalError) Error() string {
@@ -108,9 +105,9 @@ func (e *GlobalError) Error() string {
 	return fmt.Sprintf("decode pickle: global %q of module %q is not allowed", e.Name, e.Module)
 }
 
-// LimitError is a pickle that is too deep or holds too much.
+// LimitError is the error for a pickle that is too deep or has too many values.
 type LimitError struct {
-	What string // what there is too much of
+	What string // the exceeded limit
 	Max  int
 }
 
