@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -42,5 +43,24 @@ func TestCodesOfFaults(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("%s: -want +got:\n%s", path, diff)
+	}
+}
+
+// The fields of doctor --json. If this fails, a program no longer finds what it reads.
+func TestJSON(t *testing.T) {
+	for _, tt := range []struct {
+		result Result
+		want   string
+	}{
+		{result("lingering", OK, "", "on"), `{"state":"ok","check":"lingering","text":"on"}`},
+		{
+			result("lingering", Warn, "loginctl enable-linger", "off").as(LingerOff),
+			`{"state":"warn","check":"lingering","code":"linger-off","text":"off","mend":"loginctl enable-linger"}`,
+		},
+	} {
+		got, err := json.Marshal(tt.result)
+		if err != nil || string(got) != tt.want {
+			t.Errorf("got %s, %v, want %s", got, err, tt.want)
+		}
 	}
 }
