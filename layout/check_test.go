@@ -109,11 +109,11 @@ func TestCheck(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := smallPlan()
 			tt.change(p)
-			want, got := "", fmt.Sprint(p.Check())
-			if want = "check plan: " + tt.want; tt.want == "" {
+			want := "check plan: " + tt.want
+			if tt.want == "" {
 				want = "<nil>"
 			}
-			if got != want {
+			if got := fmt.Sprint(p.Check()); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
