@@ -4,15 +4,14 @@
 package daemon
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/renameio/v2"
 
+	"github.com/wcache/wcache/internal/testmain"
 	"github.com/wcache/wcache/manifest"
 )
 
@@ -34,7 +33,7 @@ func TestClearLeft(t *testing.T) {
 	}
 	want := ".index.json12 -rw-------\n.manifest.toml -rw-------\n.manifest.toml.bak -rw-------\n.manifest.toml12x -rw-------\n.manifest.toml7 drwx------\n" +
 		".manifest.toml8 Lrwxrwxrwx\n.manifestatoml12 -rw-------\nmanifest.toml -rw-------\nmanifest.toml12 -rw-------\n"
-	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+	if diff := cmp.Diff(want, testmain.Tree(t, dir)); diff != "" {
 		t.Errorf("files -want +got:\n%s", diff)
 	}
 	if n, err := clearLeft(filepath.Join(dir, "none", "manifest.toml")); n != 0 || err != nil {
@@ -55,24 +54,4 @@ func TestWrittenBeside(t *testing.T) {
 	if !before.ModTime().Equal(after.ModTime()) {
 		t.Error("something was written to TMPDIR")
 	}
-}
-
-// tree lists what is below a folder, a line with the mode each.
-func tree(t *testing.T, dir string) string {
-	t.Helper()
-	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || path == dir {
-			return err
-		}
-		st, err := e.Info()
-		if err == nil {
-			fmt.Fprintf(&b, "%s %v\n", strings.TrimPrefix(path, dir+"/"), st.Mode())
-		}
-		return nil // gone meanwhile
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
 }

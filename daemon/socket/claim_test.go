@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // claimed is a socket with its claim, which end with the test.
@@ -125,13 +127,13 @@ func TestClaimSays(t *testing.T) {
 			path := filepath.Join(dir, "s.sock")
 			l, c := claimed(t, path)
 			mend := tt.spoil(t, path)
-			before := tree(t, dir)
+			before := testmain.Tree(t, dir)
 			for range 2 {
 				if made, err := c.Check(); made != nil || err == nil || err.Error() != strings.ReplaceAll(tt.want, "DIR", dir) {
 					t.Errorf("got  %v\nwant %s", err, strings.ReplaceAll(tt.want, "DIR", dir))
 				}
 			}
-			if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
+			if diff := cmp.Diff(before, testmain.Tree(t, dir)); diff != "" {
 				t.Errorf("it changed:\n%s", diff)
 			}
 			mend()
@@ -257,7 +259,7 @@ func TestClaimIsNotAged(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	want := "claimed drwx------\nclaimed/s.sock Srw-------\nclaimed/s.sock.lock -rw-------\nleft drwx------\n"
-	if diff := cmp.Diff(want, tree(t, filepath.Join(root, "tmp"))); diff != "" {
+	if diff := cmp.Diff(want, testmain.Tree(t, filepath.Join(root, "tmp"))); diff != "" {
 		t.Errorf("files -want +got:\n%s", diff)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wcache/wcache/internal/testmain"
 )
 
 // Whatever another user could have put in the way is refused, with the path and
@@ -79,7 +81,7 @@ func TestListenRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := private(t)
 			path := tt.plant(t, dir)
-			before := tree(t, dir)
+			before := testmain.Tree(t, dir)
 			l, lock, err := Listen(path)
 			if err == nil {
 				_, _ = l.Close(), lock.Close()
@@ -89,7 +91,7 @@ func TestListenRefuses(t *testing.T) {
 			if err.Error() != want {
 				t.Errorf("got  %s\nwant %s", err, want)
 			}
-			if after := strings.ReplaceAll(tree(t, dir), "s.sock.lock -rw-------\n", ""); after != strings.ReplaceAll(before, "s.sock.lock -rw-------\n", "") {
+			if after := strings.ReplaceAll(testmain.Tree(t, dir), "s.sock.lock -rw-------\n", ""); after != strings.ReplaceAll(before, "s.sock.lock -rw-------\n", "") {
 				t.Errorf("it changed\n%sto\n%s", before, after)
 			}
 		})
@@ -135,7 +137,7 @@ func TestListenMode(t *testing.T) {
 	}
 	defer func() { do(t, l.Close(), lock.Close()) }()
 	want := "a drwx------\na/b drwx------\na/b/s.sock Srw-------\na/b/s.sock.lock -rw-------\n"
-	if got := tree(t, dir); got != want {
+	if got := testmain.Tree(t, dir); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
@@ -212,24 +214,4 @@ func listenPlain(t *testing.T, path string) *net.UnixListener {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
-}
-
-// tree lists what is below a folder, a line with the mode each.
-func tree(t *testing.T, dir string) string {
-	t.Helper()
-	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || path == dir {
-			return err
-		}
-		st, err := e.Info()
-		if err == nil {
-			fmt.Fprintf(&b, "%s %v\n", strings.TrimPrefix(path, dir+"/"), st.Mode())
-		}
-		return nil // gone meanwhile
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
 }
