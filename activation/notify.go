@@ -30,7 +30,7 @@ const (
 // manager: its methods do nothing and return no error.
 //
 // Safe for concurrent use, except that no method may be called after Close. Messages are
-// datagrams: a sent message is queued, not handled. See [Notifier.Barrier].
+// datagrams: a sent message is queued, not handled.
 type Notifier struct {
 	socket   *fd.FD
 	manager  string // the address, in the form of package unix
@@ -136,12 +136,6 @@ func (n *Notifier) Reloading() error {
 
 // Stopping says that the service is ending, by itself or on request.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
-
-// ExtendTimeout asks for d from now to finish a start, a stop or a run with a time limit. It
-// has an effect only before the old limit is over.
-func (n *Notifier) ExtendTimeout(d time.Duration) error {
-	return n.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds()))
-}
 
 // Watchdog says that the service works.
 func (n *Notifier) Watchdog() error { return n.send("WATCHDOG=1") }

@@ -4,7 +4,6 @@
 package activation_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/wcache/wcache/activation"
 	"github.com/wcache/wcache/internal/fd"
-	"github.com/wcache/wcache/internal/testmain"
 )
 
 // manager is the receiving end of NOTIFY_SOCKET, as systemd opens it.
@@ -138,7 +136,6 @@ func TestMessages(t *testing.T) {
 		{"long status", func() error { return n.Status("a" + strings.Repeat("ä", 2000)) }, "STATUS=a" + strings.Repeat("ä", 1023)},
 		{"reloading", n.Reloading, "RELOADING=1\nMONOTONIC_USEC=N"},
 		{"stopping", n.Stopping, "STOPPING=1"},
-		{"extend", func() error { return n.ExtendTimeout(1500 * time.Millisecond) }, "EXTEND_TIMEOUT_USEC=1500000"},
 		{"watchdog", n.Watchdog, "WATCHDOG=1"},
 		{"remove", func() error { return n.Remove("s-7c1f") }, "FDSTOREREMOVE=1\nFDNAME=s-7c1f"},
 	}
@@ -264,39 +261,6 @@ func TestStoreSendsTheDescriptor(t *testing.T) {
 	}
 }
 
-func TestBarrier(t *testing.T) {
-	n, m := started(t)
-	result := make(chan error)
-	go func() { result <- n.Barrier(context.Background()) }()
-	var fds []int
-	testmain.Eventually(t, "the barrier's message", func() (ok bool) {
-		var text string
-		if text, fds, ok = m.next(t); ok && text != "BARRIER=1" {
-			t.Fatalf("message is %q", text)
-		}
-		return ok
-	})
-	select {
-	case err := <-result:
-		t.Fatalf("barrier was passed before the manager came to it: %v", err)
-	default:
-	}
-	for _, n := range fds {
-		unix.Close(n)
-	}
-	if err := <-result; err != nil {
-		t.Error(err)
-	}
-
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cause := errors.New("told to stop")
-	cancel(cause)
-	if err := n.Barrier(ctx); !errors.Is(err, cause) {
-		t.Errorf("error is %v, not %v", err, cause)
-	}
-	m.all(t)
-}
-
 func TestNewNotifier(t *testing.T) {
 	type limits struct {
 		Watchdog time.Duration
@@ -352,9 +316,6 @@ func TestManagerGone(t *testing.T) {
 	if err := n.Ready(); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("error is %v, not ENOENT", err)
 	}
-	if err := n.Barrier(context.Background()); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("error is %v, not ENOENT", err)
-	}
 }
 
 func TestWithoutManager(t *testing.T) {
@@ -364,11 +325,9 @@ func TestWithoutManager(t *testing.T) {
 	}
 	for name, call := range map[string]func() error{
 		"Ready": n.Ready, "Reloading": n.Reloading, "Stopping": n.Stopping, "Watchdog": n.Watchdog, "Close": n.Close,
-		"Status":        func() error { return n.Status("x") },
-		"ExtendTimeout": func() error { return n.ExtendTimeout(time.Second) },
-		"Store":         func() error { return n.Store("x") },
-		"Remove":        func() error { return n.Remove("x") },
-		"Barrier":       func() error { return n.Barrier(context.Background()) },
+		"Status": func() error { return n.Status("x") },
+		"Store":  func() error { return n.Store("x") },
+		"Remove": func() error { return n.Remove("x") },
 	} {
 		if err := call(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -4,15 +4,8 @@
 package activation
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"runtime"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/wcache/wcache/internal/fd"
 )
@@ -85,39 +78,6 @@ func (n *Notifier) StoreLimit() (limit int, known bool) {
 		return 0, false
 	}
 	return n.store, true
-}
-
-// Barrier returns when the manager has handled all messages that were sent before, or with
-// ctx's cause if ctx is done first.
-func (n *Notifier) Barrier(ctx context.Context) error {
-	if n == nil {
-		return nil
-	}
-	// The manager closes the pipe's other end when it handles the message.
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
-	}
-	r := os.NewFile(uintptr(pipe[0]), "barrier")
-	defer r.Close()
-	err := n.send("BARRIER=1", pipe[1])
-	if err := errors.Join(err, unix.Close(pipe[1])); err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, func() {
-		_ = r.SetReadDeadline(time.Unix(1, 0)) // fails only if r is closed, when no read waits
-	})
-	defer stop()
-	_, err = r.Read(make([]byte, 1))
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("wait for the service manager: %w", context.Cause(ctx))
-	case err == nil:
-		return errors.New("wait for the service manager: it wrote to the barrier")
-	}
-	return fmt.Errorf("wait for the service manager: %w", err)
 }
 
 // checkName checks the rules of fdname_is_valid in systemd. It refuses invalid names, which

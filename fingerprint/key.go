@@ -115,9 +115,6 @@ func copyValue(v any, depth int, size *int) (any, error) {
 // be changed.
 func (k Key) Fields() []Field { return slices.Clone(k.fields) }
 
-// Len is the number of fields.
-func (k Key) Len() int { return len(k.fields) }
-
 // Get is the value of a field, false if the key lacks it.
 func (k Key) Get(name string) (any, bool) {
 	i, ok := k.at[name]

@@ -49,7 +49,7 @@ func TestKeyValues(t *testing.T) {
 	if diff := cmp.Diff(want, k.Fields()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if k.Str("s") != "x" || k.Str("n") != "" || k.Str("gone") != "" || k.Int("n", 1) != 7 || k.Int("s", 1) != 1 || !k.Bool("b") || k.Bool("gone") || k.Len() != 5 {
+	if k.Str("s") != "x" || k.Str("n") != "" || k.Str("gone") != "" || k.Int("n", 1) != 7 || k.Int("s", 1) != 1 || !k.Bool("b") || k.Bool("gone") || len(k.fields) != 5 {
 		t.Error("an accessor gives another value")
 	}
 	v, ok := k.Get("none")
@@ -57,7 +57,7 @@ func TestKeyValues(t *testing.T) {
 		t.Error("a field that is None is not told from one that isn't there")
 	}
 	var zero Key
-	if zero.Len() != 0 || zero.Int("n", 3) != 3 || !zero.Equal(Key{}) || zero.Equal(k) {
+	if len(zero.fields) != 0 || zero.Int("n", 3) != 3 || !zero.Equal(Key{}) || zero.Equal(k) {
 		t.Error("the zero key is not an empty one")
 	}
 }
@@ -167,7 +167,7 @@ func TestKeyTextRefuses(t *testing.T) {
 		`{"` + strings.Repeat("x", 300) + `":1}`: `make key: field name "` + strings.Repeat("x", 40) + `" is empty, over 256 bytes, or not UTF-8`,
 	} {
 		var k Key
-		if err := k.UnmarshalJSON([]byte(text)); err == nil || err.Error() != want || k.Len() != 0 {
+		if err := k.UnmarshalJSON([]byte(text)); err == nil || err.Error() != want || len(k.fields) != 0 {
 			t.Errorf("%.60s: %v, want %s", text, err, want)
 		}
 	}
