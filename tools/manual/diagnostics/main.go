@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The wcache authors
 // SPDX-License-Identifier: MIT
 
-// The command diagnostics writes the DIAGNOSTICS of the manual's pages from the //diag
+// Command diagnostics writes the DIAGNOSTICS of the manual's pages from the //diag
 // comments of the sources. It is run in the root of the repository, with the pages as
 // arguments.
 package main
